@@ -25,7 +25,7 @@ def page() -> Iterator[str]:
         command = cli.orch.get_command(context, name)
         assert command is not None
         yield from _command(command, click.Context(command, info_name=name, parent=context))
-    yield from (".SH FILES", r"\fI~/.config/orch/settings.yaml\fR: the settings of the user. \fIorch.yaml\fR: those of a cluster.")
+    yield from (".SH FILES", r"\fIorch.yaml\fR: the settings of a cluster.")
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:

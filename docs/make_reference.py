@@ -40,7 +40,6 @@ VARIABLES = """
 | variable | meaning |
 |---|---|
 | `ORCH_CEILING` | the highest directory in which orch looks for `orch.yaml` and `.orch` |
-| `ORCH_WARM` | `auto` keeps an import of TensorFlow after each run ([faster starts](commands.md#faster-starts)); `off` uses none |
 | `NO_COLOR` | any value: no colours, unless `--color always` is given |
 | `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |

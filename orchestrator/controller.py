@@ -39,7 +39,6 @@ from worker.machine.clock import now, patience
 from worker.values.fast_dataclass import dataclass
 
 from . import end_process
-from .backends import warm_auto
 from .control import event_loop
 from .control.requests import end_with_parent, handle_requests
 from .control.signals import EVERYWHERE_S, TOGETHER_S, handle_signals, hold_signals, once
@@ -47,7 +46,6 @@ from .control.starting import RunStart, read_start
 from .control.supervisor import Supervisor
 from .errors import BROKEN, USAGE, OrchError, UsageError
 from .model.state.cluster import Cause, Cluster, Outcome, Verdict
-from .model.state.events import RunNoted, TemplateReady
 from .record.run_directory import RunDir
 from .record.run_lock import LOCK_S
 from .record.run_progress import resume
@@ -111,7 +109,6 @@ def run(
         error = _in_words(rundir, reason)
         outcome = Outcome.BROKEN if error.exit_code == BROKEN else Outcome.FAILED
         verdict = Verdict(outcome, error.exit_code, 1, started_at, now(), Cause(str(error), now()))
-    _keep_imports(start, supervisor.cluster, viewer)
     if rundir.is_gone:
         verdict = _without_record(rundir, verdict)
     else:
@@ -127,19 +124,6 @@ def refusal(cluster: Cluster, verdict: Verdict) -> OrchError | None:
     if cluster.tasks or verdict.cause is None or verdict.outcome not in (Outcome.BROKEN, Outcome.FAILED):
         return None
     return (UsageError if verdict.exit_code == USAGE else OrchError)(verdict.cause.what, verdict.cause.remedy)
-
-
-def _keep_imports(start: RunStart, cluster: Cluster, viewer: Messages) -> None:
-    """Keep for the next run what this machine has imported for this one, if the user wants this always."""
-    rundir = start.run
-    if not warm_auto.is_wanted(os.environ) or rundir.is_gone:
-        return
-    here = {host.name for host in start.request.hosts if host.is_here}
-    with contextlib.suppress(OSError):
-        events = rundir.read_events(milestones=True)
-        has_imported = any(isinstance(event, TemplateReady) and event.host in here and event.seconds for event in events)
-        if has_imported and (text := warm_auto.keep(start.spec, rundir.path / "spec.yaml", os.environ)):
-            viewer.on_event(cluster, cluster, RunNoted(text, now()))
 
 
 async def _supervise(

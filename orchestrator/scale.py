@@ -12,8 +12,7 @@ from pathlib import Path
 
 from worker.protocol.task_files import SCALE
 from worker.settings.checkpoint_settings import CheckpointSettings
-from worker.settings.scale_settings import ScaleSettings
-from worker.settings.verify_settings import VerifySettings
+from worker.settings.verify_settings import ScaleSettings, VerifySettings
 from worker.values.words import count_of
 
 from .api import check_script, start

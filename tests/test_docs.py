@@ -32,7 +32,7 @@ TUTORIAL = ROOT / "docs/tutorial.md"
 NOT_RUN = {
     r"make |pip install|pip uninstall|python -m pip ": "it installs, or is a target of make that the CI runs or that takes minutes",
     r"python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
-    r"tensorboard |orch report --serve": "it serves until it is ended: tests/insight/seeing/test_report_server.py",
+    r"tensorboard ": "it serves until it is ended",
     r"rm -rf? |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
     r"kubectl ": "it needs a Kubernetes: tests/real/test_kubernetes_jobs.py",
@@ -172,7 +172,7 @@ def test_the_sweep_of_the_page_can_be_typed(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-e", "-c", f'orch() {{ "{sys.executable}" -m orchestrator "$@"; }}\n{block}'],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ORCH_WARM": "off"},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=True,
         capture_output=True,
         text=True,

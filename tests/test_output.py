@@ -52,48 +52,6 @@ def test_every_byte_is_in_the_files_and_every_line_on_the_console(orch: Orch, tm
     assert all(re.fullmatch(r"worker-\d \| err \d+|orch: .*", line) for line in done.err.splitlines())
 
 
-LIMITED = """
-for number in range(20000):
-    os.write(1, f"out {number:06} {'x' * 40}\\n".encode())
-    if number % 500 == 0:
-        time.sleep(0.02)
-os.write(2, b"err 1\\n" + b"." * 300_000 + b"end")
-raise SystemExit(3)
-"""
-
-
-def check_limited(orch: Orch, run: LiveRun, limit: int) -> None:
-    """The two streams of worker-0 after `LIMITED`: what is kept, what is said of the rest, and how much room they take."""
-    for stream in ("stdout", "stderr"):
-        path = run.path / "attempt-1/worker-0" / f"{stream}.log"
-        assert path.stat().st_blocks * 512 <= limit + 8192, stream  # whole blocks are kept
-    lines = orch("logs", "worker-0", "--stream", "stdout", check=0).out.splitlines()
-    note = next(number for number, line in enumerate(lines) if "left out" in line)
-    gone = int(re.fullmatch(r"worker-0 \| \[orch: ([\d,]+) bytes are left out here: log_limit\]", lines[note])[1].replace(",", ""))  # type: ignore[index]
-    numbers = [int(line.split()[3]) for line in lines if "left out" not in line]
-    assert all(line.endswith(" " + "x" * 40) for line in lines if "left out" not in line), "lines are whole"
-    assert numbers[:note] == list(range(note))
-    assert numbers[note:] == list(range(numbers[note], 20000))
-    assert gone == (numbers[note] - note) * len(f"out {0:06} {'x' * 40}\n")
-    assert lines[-3:] == orch("logs", "worker-0", "--stream", "stdout", "-n", "3", check=0).out.splitlines()
-    shown = orch("logs", "worker-0", "--stream", "stderr", check=0).out.splitlines()
-    assert (shown[0], shown[-1][-3:]) == ("worker-0 | err 1", "end")
-    assert "bytes are left out here: log_limit" in "".join(shown)
-
-
-def test_a_limit_keeps_the_beginning_and_the_end_of_an_output_and_says_so(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, LIMITED)
-    done = orch("up", "script.py", "-n", "1", "--set", "log_limit=128K", check=3)
-    check_limited(orch, run, 128 * 1024)
-    assert "out 019999" in done.err or ".end" in done.err, "the report shows the end"
-    followed = orch("logs", "-f", "worker-0", check=0).out
-    assert followed == orch("logs", "worker-0", check=0).out
-    # Below the limit nothing is lost.
-    write_script(tmp_path, BOTH_STREAMS)
-    orch("up", "script.py", "-n", "1", "--set", "log_limit=64K", check=0)
-    assert run.log("worker-0", "stdout") == numbered("out", 3000)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "quiet"),

@@ -63,7 +63,7 @@ METAVARS = {
 SETTINGS_ALONE = frozenset(
     {
         *("--account", "--affinity", "--checkpoint-every", "--computation-shape", "--context", "--data-workers"),
-        *("--determinism", "--fallback", "--inter-threads", "--keras-exact", "--log-limit"),
+        *("--determinism", "--fallback", "--inter-threads", "--keras-exact"),
         *("--logical-gpus", "--namespace", "--num-replicas", "--pods", "--ports", "--prepare-timeout", "--save-before", "--serve"),
         *("--share-gpus", "--tf32", "--topology", "--workdir", "--xla"),
     }

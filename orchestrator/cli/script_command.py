@@ -33,7 +33,7 @@ GROUPS = {
     "Checkpoints": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
     "Output": (
-        *("defaults.log_level", "log_limit", "home", "only", "quiet", "color", "everything", "as_json"),
+        *("defaults.log_level", "home", "only", "quiet", "color", "everything", "as_json"),
         "tensorboard",
     ),
 }
@@ -171,10 +171,7 @@ class ScriptCommand(click.Command):
 
     @staticmethod
     def _flag_before(args: Sequence[str], message: str) -> str:
-        """Return what to say if the word that is too much follows an option to which other programs give a value.
-
-        Empty if none is there.
-        """
+        """Return what to say if the word too much follows an option to which other programs give a value; empty: it does not."""
         for option, word in itertools.pairwise(args):
             if (why := answers("no value").get(option)) and f"({word}" in message:
                 return f"{option} takes no value: {why}; {word} is too much, and the script's own arguments go after --"

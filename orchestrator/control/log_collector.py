@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 
-from worker.machine import log_limit
 from worker.machine.clock import now
 from worker.protocol import messages
 from worker.protocol.task_id import STREAMS, TaskId
@@ -18,22 +15,16 @@ from ..model.settings import ClusterSpec, works
 from ..model.state.events import TaskFirstOutput
 from ..record.log_index import Marks
 from ..record.run_directory import RunDir
-from ..record.run_files import open_own
 
 
 class LogCollector:
-    """Made for one run.
-
-    `on_event` gets an event for the first output of each attempt. `show` gets task, attempt, stream and size of a file that has grown.
-    """
+    """Made for one run. `on_event` gets the first output of each attempt; `show` task, attempt, stream and size of what grew."""
 
     def __init__(
         self, spec: ClusterSpec, rundir: RunDir, on_event: Callable[[TaskFirstOutput], None], show: Callable[[str, int, str, int], None]
     ) -> None:
         self._spec, self._rundir, self._on_event, self._show = spec, rundir, on_event, show
         self._marks = Marks(rundir)
-        self._holes: dict[Path, tuple[int, int]] = {}
-        """What is left out of the files that this process has written; see `log_limit.cut`."""
         self._begun: set[int] = set()
         """The attempts whose tasks were started."""
         self._spoken: set[tuple[str, int]] = set()
@@ -50,8 +41,6 @@ class LogCollector:
             size = self._came[task, attempt, stream] = self._rundir.append_output(task, attempt, stream, frame.offset, data)
         if stream not in STREAMS:
             return
-        if data and self._spec.log_limit is not None:
-            self._cut(self._rundir.log_path(task, attempt, stream), self._spec.log_limit, size)
         if (task, attempt) not in self._spoken:
             self._spoken.add((task, attempt))
             self._on_event(TaskFirstOutput(task, attempt, now()))
@@ -61,14 +50,6 @@ class LogCollector:
         if due_s is not None:
             asyncio.get_running_loop().call_later(due_s, self.write_marks)
         self._show(task, attempt, stream, size)
-
-    def _cut(self, path: Path, limit: int, size: int) -> None:
-        """Leave the middle out of a file that has grown beyond the limit."""
-        hole = self._holes.get(path, (0, 0))
-        if log_limit.is_due(limit, hole, size):
-            # Where the file system makes no holes, all is kept.
-            with contextlib.suppress(OSError), open(open_own(path, os.O_RDWR), "r+b", buffering=0) as file:
-                self._holes[path] = log_limit.cut(file.fileno(), limit, hole, size)
 
     def expect(self, swept: messages.TaskSwept, host: str) -> None:
         """A task writes nothing more, and its host has told how much it has written."""
@@ -80,8 +61,7 @@ class LogCollector:
 
     def describe_gone(self, end_of: Callable[[str], str]) -> list[str]:
         """A line about output that was removed while the run went on, which no task notices; and one for each stream whose last bytes have
-        not come. `end_of`: how the channel of a host has ended.
-        """
+        not come. `end_of`: how the channel of a host has ended."""
         lines = []
         names = [f"attempt-{number}" for number in sorted(self._begun.difference(self._rundir.attempts()))] or self._missing()
         if names:

@@ -118,10 +118,7 @@ class Preparation:
     def _place(
         self, attempt: int, spec: ClusterSpec, hosts: Mapping[str, Host], code: WorkingDirectory | None, *, is_given: bool
     ) -> Placed:
-        """Choose the hosts of the tasks, and look at the working directory. `code`: the files of the attempt before.
-
-        `is_given`: the spec names these hosts. Raises `OrchError`.
-        """
+        """Choose the hosts of the tasks, and look at the working directory. `code`: of the attempt before. `is_given`: by the spec."""
         try:
             assignment = {name: tasks for name, tasks in plan.place(spec, slots_of(hosts.values())).items() if tasks}
         except SpecError as error:
@@ -200,7 +197,6 @@ class Preparation:
             has_replicas=_has_replicas(spec, strategy),
             saves=spec.checkpoints.fit,
             saves_to="" if "://" in spec.checkpoints.dir else spec.checkpoints.dir,
-            log_limit=spec.log_limit,
             private_network=spec.network == "private",
             escapes=host.transport.forwards_lines,
             secret=link.secret,

@@ -47,11 +47,8 @@ MOST_TEXT = 60_000
 Points = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def page(run: RunDir, *, refresh_s: float | None = None) -> str:
-    """The page of a run. `refresh_s`: how often a browser asks for the page again.
-
-    Raises `OrchError`: `UsageError` where Jinja is not installed.
-    """
+def page(run: RunDir) -> str:
+    """The page of a run. Raises `OrchError`: `UsageError` where Jinja is not installed."""
     try:
         import jinja2  # an extra, which this function alone needs
     except ImportError:
@@ -60,7 +57,7 @@ def page(run: RunDir, *, refresh_s: float | None = None) -> str:
     loader = jinja2.DictLoader({name: (folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css")})
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"seconds": describe_seconds, "moment": describe_moment, "bytes": bytes_of, "percent": _percent}
-    return environment.get_template("page.html").render(refresh_s=refresh_s, **contents(run, gather(run)))
+    return environment.get_template("page.html").render(**contents(run, gather(run)))
 
 
 def contents(run: RunDir, story: Story) -> dict[str, Any]:

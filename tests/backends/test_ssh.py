@@ -18,8 +18,7 @@ import pytest
 
 from tests.bed import Bed
 from tests.conftest import Completed, Orch
-from tests.live import LiveRun, write_script
-from tests.test_output import LIMITED, check_limited
+from tests.live import LiveRun
 
 pytestmark = pytest.mark.root
 
@@ -109,12 +108,6 @@ def test_a_host_without_a_cache_uses_a_directory_for_the_time(orch: Orch, bed: B
         cache.unlink()
         if moved:
             moved.rename(cache)
-
-
-def test_a_limit_of_the_output_holds_for_what_a_host_sends(orch: Orch, bed: Bed, tmp_path: Path) -> None:
-    write_script(tmp_path, LIMITED)
-    up(orch, bed, "hostA", "--set", "log_limit=128K", check=3)
-    check_limited(orch, LiveRun(tmp_path), 128 * 1024)
 
 
 def test_what_a_hosts_shell_prints_is_no_frame(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator import cli
-from orchestrator.cli.commands import stacks_command
-from orchestrator.errors import UsageError
 from tests.conftest import Orch, Running
-from tests.live import LiveRun, held_run, wait_until_ready, write_script
+from tests.live import LiveRun, wait_until_ready, write_script
 
 
 @pytest.fixture
@@ -64,28 +59,3 @@ def test_tasks_that_cannot_answer_are_said_to_be_so_and_left_alone(orch: Orch, t
     assert "orch: is stopped (SIGSTOP)" in orch("stacks", "--full", check=0).out
     running.signal(signal.SIGTERM)
     running.wait(check=143)
-
-
-@pytest.mark.skipif(stacks_command.find_py_spy() is None, reason="NOT TESTED: py-spy is not installed here (pip install py-spy)")
-def test_native_frames_are_shown_by_py_spy(orch: Orch, running: Running) -> None:
-    found = orch("stacks", "--native", check=0).out
-    running.signal(signal.SIGTERM)
-    running.wait(check=143)
-    if re.search("permission denied|operation not permitted", found, re.IGNORECASE):
-        pytest.skip("NOT TESTED: py-spy may not look into processes here (ptrace)")
-    # py-spy shows what Python cannot: the C function below the user's line, also for a task that is deaf to signals.
-    assert found.count("wait (script.py:") == 4
-    assert "sem_" in found or "futex" in found or "lock" in found
-
-
-def test_native_frames_need_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with held_run(tmp_path / ".orch"):
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-        monkeypatch.setenv("PATH", str(tmp_path / "path"))
-        with pytest.raises(UsageError, match="pip install py-spy"):
-            cli.orch.main(["stacks", "--native", "--home", str(tmp_path / ".orch")], standalone_mode=False)
-    for name in ("path", "bin"):
-        (tmp_path / name).mkdir()
-        py_spy = tmp_path / name / "py-spy"
-        py_spy.touch(0o700)
-        assert stacks_command.find_py_spy() == str(py_spy)

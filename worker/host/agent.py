@@ -248,7 +248,7 @@ class Agent:
 
                 self._scratch = scratch_directory.make()
             root = Directory(hello.shared_dir or self._scratch)
-            self._forwarder.begin(root, shared=not self._scratch, log_limit=hello.log_limit)
+            self._forwarder.begin(root, shared=not self._scratch)
             self._launcher.begin(hello.run_id, root)
         except (held_ports.PortsExhaustedError, OSError) as error:
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):

@@ -48,8 +48,6 @@ class TaskOutput:
     """The program is Python, and TaskBegan was not sent yet."""
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     """How many bytes of each stream, or reports of its size, were sent to the controller."""
-    holes: dict[str, tuple[int, int]] = field(default_factory=lambda: dict.fromkeys(STREAMS, (0, 0)))
-    """What is left out of each stream; see `log_limit.cut`."""
     reports_read: int = 0
     """Bytes of the file of reports that were read."""
     next_report_at: float = 0.0
@@ -203,8 +201,7 @@ class Inotify:
 
     def read(self) -> tuple[dict[int, set[str]], bool]:
         """The names of the files that have grown since the last call, by the watches of their directories; and whether the kernel has lost
-        some of them, because there were too many.
-        """
+        some of them, because there were too many."""
         data, start, found, lost = b"", 0, dict[int, set[bytes]](), False
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._fd, _EVENTS)

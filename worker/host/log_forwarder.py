@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Collection, Iterator
 
-from ..machine import clock, log_limit
+from ..machine import clock
 from ..machine.directory import Directory
 from ..protocol import messages, task_files
-from ..protocol.task_id import FETCHED, STREAMS, file_of
+from ..protocol.task_id import FETCHED, file_of
 from ..values.codec import ContractError, from_json
 from .facts.host_facts import free_bytes
 from .log_files import Inotify, TaskOutput
@@ -20,8 +19,7 @@ from .processes.loop import Loop
 
 FLUSH_S, QUIET_S, MOST_FLUSH_S, SPARING = 0.02, 0.1, 0.25, 300
 """The shortest time between two looks at what has grown, the shortest after a look that has found no output, and the longest. Between these
-it is so many times what the look took of a core: then many tasks that write all the time cost about a third of a hundredth of a core.
-"""
+it is so many times what the look took of a core: then many tasks that write all the time cost about a third of a hundredth of a core."""
 REPORT_S = 4.0
 """The shortest time between two reports of one task: each is recorded, and a hundred tasks may report all day."""
 CREDIT = 1024 * 1024
@@ -49,17 +47,13 @@ class LogForwarder:
         self._disk_full = False
         self._root: Directory | None = None
         self._shared = True
-        self._log_limit: int | None = None
         link.on_room = self.flush
         if self._inotify.fileno() >= 0:
             self._listen()
 
-    def begin(self, root: Directory, *, shared: bool, log_limit: int | None = None) -> None:
-        """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory.
-
-        `log_limit`: the most bytes of a stream that are kept.
-        """
-        self._root, self._shared, self._log_limit = root, shared, log_limit
+    def begin(self, root: Directory, *, shared: bool) -> None:
+        """`root`: the directory that holds the output of all tasks. `shared`: the controller sees this directory."""
+        self._root, self._shared = root, shared
 
     @property
     def is_idle(self) -> bool:
@@ -173,7 +167,6 @@ class LogForwarder:
             if size > output.sent[stream]:
                 output.sent[stream] = size
                 self._link.send(messages.Output(output.task, output.attempt, stream, size))
-                self._limit(output, stream)
 
     def _send_bytes(self, output: TaskOutput, streams: Collection[str]) -> bool:
         """Send a piece of each of these streams. Returns whether there may be more."""
@@ -184,20 +177,7 @@ class LogForwarder:
                 has_sent = True
                 self._credit -= len(data)
                 self._link.send(messages.Output(output.task, output.attempt, stream, offset), data)
-                self._limit(output, stream)
         return has_sent
-
-    def _limit(self, output: TaskOutput, stream: str) -> None:
-        """Keep the file of a stream within the limit. What was not handed on yet stays."""
-        limit = self._log_limit
-        if limit is None or stream not in STREAMS or not log_limit.is_due(limit, output.holes[stream], output.sent[stream]):
-            return
-        try:
-            with open(task_files.open_regular(output.path(stream), os.O_RDWR), "r+b", buffering=0) as file:
-                output.holes[stream] = log_limit.cut(file.fileno(), limit, output.holes[stream], output.sent[stream])
-        except OSError as error:  # such as a file system without holes
-            self._log_limit = None
-            self._link.send(messages.RunNoted(f"log_limit has no effect in {output.root.path}: {error.strerror or error}", clock.now()))
 
     def _send_report(self, output: TaskOutput) -> None:
         # The first report comes at once: from which step on an attempt trains tells what the attempt before has lost.

@@ -129,8 +129,6 @@ class Hello:
     """Whether Keras's `fit` must save, as the section `checkpoints` says."""
     saves_to: OsText = ""
     """The directory that the user has named for checkpoints; checked as `programs` are. Empty: none, or one that is no file system's."""
-    log_limit: Size | None = None
-    """The most bytes that are kept of each stream of output of a task; None: all."""
     private_network: bool = False
     """Whether the agent and its tasks get a network of their own, which nothing outside reaches."""
     escapes: bool = False

@@ -1,6 +1,5 @@
 """The releases of Python, Keras and TensorFlow that orch is made for, both ends included; and what is said of an older Keras 3. Texts and
-checks take them from here.
-"""
+checks take them from here."""
 
 from __future__ import annotations
 

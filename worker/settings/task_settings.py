@@ -8,9 +8,8 @@ from .collective_settings import CollectiveSettings
 from .device_settings import DeviceSettings
 from .input_settings import InputSettings
 from .keras_settings import KerasSettings
-from .scale_settings import ScaleSettings
 from .tpu_settings import TpuSettings
-from .verify_settings import VerifySettings
+from .verify_settings import ScaleSettings, VerifySettings
 
 VARIABLE = "ORCH_TASK_SETTINGS"
 """The environment variable that holds the settings of a task as JSON: the processes that a task starts inherit it."""

@@ -1,4 +1,4 @@
-"""The section `verify`: a run that trains a few steps and writes them down, for `orch verify`."""
+"""The sections `verify` and `scale`: runs of a few steps that `orch verify` and `orch scale` compare and measure."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ class VerifySettings:
     batch_of: int = setting(
         0, "The number of workers that one process sees where it computes the size of a batch.", words="as many as there are"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSettings:
+    """`orch scale` sets this."""
+
+    SHORTHAND = "measure"
+
+    measure: bool = setting(False, "Measure where the time of each step goes, save nothing, and let `fit` go on until orch ends it.")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import click
 
 from worker.values.words import count_of
 
-from ...errors import OrchError, UsageError
+from ...errors import OrchError
 from ...record.run_directory import RunDir
 from ...record.text.format import json_text
 from ..completion import files
 from ..options import run_argument
 
 OUTPUT = "Write to this file. Default: RUN.html here, or RUN.zip with --bundle."
-SERVE = "Show the page to browsers on this machine, up to date, until Ctrl-C. orch prints its address."
 BUNDLE = "Write an archive with the page, the events, the plan and the logs, for a bug report."
 
 
@@ -24,9 +22,8 @@ BUNDLE = "Write an archive with the page, the events, the plan and the logs, for
 @run_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", shell_complete=files, help=OUTPUT)
 @click.option("--bundle", is_flag=True, help=BUNDLE)
-@click.option("--serve", is_flag=True, help=SERVE)
 @click.option("--json", "as_json", is_flag=True, help="Print the path of the file as a JSON object.")
-def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, as_json: bool) -> int:
+def report_command(run: RunDir, output: Path | None, bundle: bool, as_json: bool) -> int:
     """Write RUN (default: the latest run) as one HTML page: its end, attempts, tasks, use, input and start.
 
     \b
@@ -34,17 +31,12 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
       orch report                      one file for any browser
       orch report -o page.html RUN
       orch report --bundle             with the logs, to attach to an issue
-      orch report --serve              in a browser, while the run goes on
 
     The page and the archive leave out values whose names mark them as secrets (API_KEY=...). Look at an archive before you share it:
     it holds the logs, without the middle of long ones. Only you can read these files.
     """
     from ...views import report_page  # not for a help text
 
-    if serve:
-        if bundle or as_json or output is not None:
-            raise UsageError("--serve writes no file: leave --output, --bundle and --json out")
-        return _serve(run)
     text = report_page.page(run)
     path = output or Path(f"{run.run_id}.{'zip' if bundle else 'html'}")
     from ...views.run_bundle import write_bundle, write_private
@@ -61,20 +53,4 @@ def report_command(run: RunDir, output: Path | None, bundle: bool, serve: bool, 
         what = f"{count_of(hidden, 'value')} left out that may be passwords or keys"
         click.echo(f"orch: {what}; look at the archive before you give it away", err=True)
     click.echo(json_text({"path": str(path.absolute()), "left_out": hidden}) if as_json else str(path))
-    return 0
-
-
-def _serve(run: RunDir) -> int:
-    from ...views.report_server import ReportServer
-
-    try:
-        server = ReportServer(run)
-    except OSError as error:
-        raise OrchError(f"no port of 127.0.0.1 can be opened: {error.strerror or error}") from None
-    with server:
-        server.page()  # what is wrong with the run is said here, and not in the browser
-        click.echo(server.address)
-        click.echo(f"orch: {run.run_id} is at this address for browsers on this machine; Ctrl-C ends this", err=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
     return 0

@@ -27,10 +27,3 @@ def bytes_of(text: str) -> int | None:
     """The bytes of a size with a unit, of which each is 1024 times the one before; None if the text is no such size."""
     found = _SIZE.fullmatch(text)
     return int(float(found[1]) * 1024 ** ("KMGT".index(found[2].upper()) + 1)) if found is not None else None
-
-
-def size_text(size: int) -> str:
-    """A size as `bytes_of` reads it, in the largest unit of which it is a whole number: ``64K``."""
-    units = ((1024 ** (power + 1), unit) for power, unit in enumerate("KMGT"))
-    whole = [f"{size // bytes_of_unit}{unit}" for bytes_of_unit, unit in units if size % bytes_of_unit == 0]
-    return whole[-1] if whole else str(size)

@@ -17,7 +17,7 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import few
 
 from ...errors import Problem, SpecError
-from .durations import bytes_of, seconds_of, size_text
+from .durations import bytes_of, seconds_of
 from .findings import Findings, listed, nearest, quoted, shown
 from .tree import Node, refusal, scalar
 
@@ -66,10 +66,7 @@ def _bytes_complaint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """A text that fits a pattern, without NUL, and with a lone surrogate only for a byte that is not UTF-8.
-
-    Any scalar is accepted and stays as written: ``1e3``, ``yes``.
-    """
+    """A text that fits a pattern: any scalar, as it is written (``1e3``, ``yes``), without NUL and odd surrogates."""
 
     pattern: str = "(?s).+"
     complaint: str = "must not be empty"
@@ -95,6 +92,11 @@ NAME = Text(
 WORKDIR = Text("(?s)[^~].*", "must be a path that is written in full: only a shell expands '~'")
 
 
+def _written(limit: float) -> str:
+    """A limit as a user would write it."""
+    return f"{int(limit) if limit == int(limit) else limit:,}"
+
+
 @dataclass(frozen=True, slots=True)
 class Number(Kind):
     """A finite number from `minimum` to `maximum`. A `minimum` of None: every number above 0."""
@@ -113,10 +115,10 @@ class Number(Kind):
             hint = "write it without quotes" if isinstance(value, str) and isinstance(scalar(value, "").value, kinds) else self.hint
             raise refusal(node.place, f"must be a {self.WHAT}, not {shown(node)}", hint or (_AUTO if value == "auto" else ""))
         if value <= 0 if self.minimum is None else value < self.minimum:
-            least = "more than 0" if self.minimum is None else f"at least {self._written(self.minimum)}"
+            least = "more than 0" if self.minimum is None else f"at least {_written(self.minimum)}"
             raise refusal(node.place, f"must be {least}, not {shown(node)}")
         if value > self.maximum:
-            raise refusal(node.place, f"must be at most {self._written(self.maximum)}, not {shown(node)}")
+            raise refusal(node.place, f"must be at most {_written(self.maximum)}, not {shown(node)}")
         return value if self.WHOLE else float(value)
 
     def _value(self, node: Node) -> Any:
@@ -126,10 +128,6 @@ class Number(Kind):
     def _parse(self, text: str) -> float | None:
         """The number of a text with a unit; None: it is none."""
         return None
-
-    def _written(self, limit: float) -> str:
-        """A limit as a user would write it."""
-        return f"{int(limit) if limit == int(limit) else limit:,}"
 
     def json_schema(self) -> JsonSchema:
         least = {"exclusiveMinimum": 0} if self.minimum is None else {"minimum": self.minimum}
@@ -150,19 +148,6 @@ class Duration(Number):
 
     def _parse(self, text: str) -> float | None:
         return seconds_of(text)
-
-
-class Bytes(Integer):
-    """A size: a number of bytes, or a text with a unit."""
-
-    __slots__ = ()
-    WHAT, HAS_UNITS = "size", True
-
-    def _parse(self, text: str) -> int | None:
-        return bytes_of(text)
-
-    def _written(self, limit: float) -> str:
-        return size_text(int(limit))
 
 
 class Megabytes(Integer):

@@ -11,14 +11,13 @@ from worker.settings.collective_settings import CollectiveSettings
 from worker.settings.declare import setting
 from worker.settings.input_settings import InputSettings
 from worker.settings.keras_settings import KerasSettings
-from worker.settings.scale_settings import ScaleSettings
 from worker.settings.tpu_settings import TpuSettings
-from worker.settings.verify_settings import VerifySettings
+from worker.settings.verify_settings import ScaleSettings, VerifySettings
 from worker.values.fast_dataclass import dataclass
 
 from ..strategies import DEFAULT, STRATEGIES, implied, named, with_section
 from .backend_sections import BackendSpec, LocalSettings, keys_of_all
-from .kinds import ANY_TEXT, NAME, WORKDIR, Bytes, JsonSchema, OneOf, PortRange, Text
+from .kinds import ANY_TEXT, NAME, WORKDIR, JsonSchema, OneOf, PortRange, Text
 from .task_sections import TASKS, TaskDevices, TaskSpec, trains
 from .tree import Node, refusal
 
@@ -301,15 +300,6 @@ class ClusterSpec:
         flag="--mlflow",
     )
     wandb: bool = setting(False, "Make one W&B run of all attempts: the chief logs, and W&B is turned off in the others.", flag="--wandb")
-    log_limit: int | None = setting(
-        None,
-        "The most of each task's stdout, and of its stderr, that is kept: bytes, or 100M. The middle of a longer output is dropped.",
-        kind=Bytes(64 * 1024, 1 << 50, "write bytes, or a size with a unit: 100M or 2G"),
-        example="100M",
-        words="all",
-        flag="--log-limit",
-        metavar="SIZE",
-    )
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
     verify: VerifySettings = setting(VerifySettings(), "A run of a few steps for `orch verify`: the number of steps, or a mapping as here.")
     scale: ScaleSettings = setting(ScaleSettings(), "A run that is measured, for `orch scale`.")

@@ -34,7 +34,6 @@ from worker.host.forkserver.warm_socket import open_socket, receive
 
 USED = "tasks are forked from the warm process of "
 NOT_USED = "the warm process is not used: "
-KEPT = "warm: auto: "
 WHOSE = """
 import os
 stat = lambda pid: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
@@ -80,31 +79,6 @@ def test_a_run_uses_it_and_says_so(orch: Any, tmp_path: Path, start_warm: Start)
     assert home().stat().st_mode & 0o777 == 0o700
     (ready,) = (event for event in LiveRun(tmp_path).events() if event["event"] == "template_ready")
     assert ready["modules"] == ["decimal"]
-
-
-@pytest.mark.parametrize("way", ["variable", "file"])
-def test_what_a_run_has_imported_is_kept_for_the_next_if_the_user_wants_this_always(
-    orch: Any, tmp_path: Path, start_warm: Start, way: str
-) -> None:
-    settings = tmp_path / "config/orch/settings.yaml"
-    settings.parent.mkdir(parents=True)
-    settings.write_text("warm: auto\n" if way == "file" else "warm: off\n")
-    env = {"XDG_CONFIG_HOME": str(tmp_path / "config")} | ({"ORCH_WARM": "auto"} if way == "variable" else {})
-    write_script(tmp_path, WHOSE, preload=["decimal"])
-    unwanted = {**env, "ORCH_WARM": "off"}  # the variable wins
-    assert KEPT not in orch("up", "script.py", "-n", "1", env=unwanted, check=0).err
-    first = orch("up", "script.py", "-n", "1", env=env, check=0).err.splitlines()
-    assert f"{KEPT}decimal is imported for the next run" in next(line for line in first if KEPT in line)
-    assert "succeeded after" in first[-1], "the verdict is last"
-    wait_until(lambda: status(orch)["running"], "warm process")
-    second = orch("up", "script.py", "-n", "1", env=env, check=0).err
-    assert USED in second
-    assert KEPT not in second
-    # A program that starts runs uses it too.
-    assert status(orch)["uses"] == 1
-    (tmp_path / "program.py").write_text("import orchestrator\norchestrator.launch('orch.yaml', script='script.py').wait().check()\n")
-    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True)
-    assert status(orch)["uses"] == 2
 
 
 ASKED_AND_NOT_TAKEN = """
