@@ -1,19 +1,14 @@
 """The files of a dataset: patterns -> names in TensorFlow's order, with the kind and the number of elements of each file.
 
-Elements are counted but not decoded. For a pattern with a scheme (``gs://…``), another process uses the file systems of TensorFlow
-(worker/task/input/remote_files.py).
+Elements are counted but not decoded.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import worker.formats.element_counts
 from worker.formats.data_files import matching
@@ -41,6 +36,8 @@ def find(patterns: Sequence[str], directory: str = "") -> list[str]:
     """
     names: set[str] = set()
     for pattern in patterns:
+        if is_remote(pattern):
+            raise UsageError(f"{pattern}: only files of this machine can be looked at: mount the store, or name a copy")
         path = os.path.join(directory, pattern)
         fitting = [name for name in matching(pattern, directory) if name == path or not os.path.isdir(name)]
         if not fitting:
@@ -55,10 +52,7 @@ def is_remote(pattern: str) -> bool:
 
 
 def inspect(names: Iterable[str], kind: str = "", elements: int | None = None, *, counts: bool = True) -> Iterator[Found]:
-    """Each file with its size and its number of elements, one after the other.
-
-    `kind`: the kind of all files; empty: by their names and first bytes. `elements`: the number in each file; None: count, if `counts`.
-    """
+    """Each file with its size and elements. `kind`: of all files; empty: by name and content. `elements`: of each; None: count."""
     for name in names:
         try:
             yield _inspect(name, kind, elements, counts=counts)
@@ -84,21 +78,3 @@ def _inspect(name: str, kind: str, elements: int | None, *, counts: bool) -> Fou
             except Damaged as damage:
                 return Found(File(name, size), kind, f"{name}: {damage}")
     return Found(File(name, size, elements), kind)
-
-
-def list_remote(patterns: Sequence[str], kind: str = "", elements: int | None = None) -> list[Found]:
-    """As `find` and `inspect`, with the file systems of TensorFlow. Raises `UsageError`."""
-    root = str(Path(worker.formats.element_counts.__file__).parents[2])
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from worker.task.input import remote_files; remote_files.main(sys.argv[2])"
-    request = json.dumps({"patterns": list(patterns), "kind": kind, "elements": elements})
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"), "CUDA_VISIBLE_DEVICES": "-1"}
-    argv = [sys.executable, "-c", code, root, request]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env, text=True, check=False)
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        ended = f"the process that asks TensorFlow for {patterns[0]!r} ended with code {done.returncode}; what it said is above"
-        raise UsageError(ended) from None
-    if "error" in answer:
-        raise UsageError(answer["error"])
-    return [Found(File(one["name"], one["size"], one["elements"]), one["kind"], one["problem"]) for one in answer["files"]]

@@ -21,15 +21,14 @@ MOST_BYTES, MOST_FILES = 1_000_000_000, 5_000
 def check_input(spec: ClusterSpec) -> None:
     """Prints a line on stderr for each warning. Raises `UsageError` for an input that cannot work.
 
-    Files that are not on this machine may be on the hosts, or `prepare` makes them; these are not checked. Files with a scheme, which
-    need TensorFlow, are not checked either.
+    Files that are not on this machine may be on the hosts, or `prepare` makes them; these are not checked. Nor are files with a
+    scheme, such as gs://.
     """
     known = input_of(spec)
-    patterns = [pattern for pattern in known.files if not input_files.is_remote(pattern)]
-    if not patterns or len(patterns) < len(known.files):
+    if not known.files or any(map(input_files.is_remote, known.files)):
         return
     try:
-        names = input_files.find(patterns, spec.workdir)
+        names = input_files.find(known.files, spec.workdir)
         is_small = len(names) <= MOST_FILES and sum(os.path.getsize(name) for name in names if os.path.exists(name)) <= MOST_BYTES
         advice = advise(shards_report.plan(input_files.inspect(names, counts=is_small), known))
     except UsageError as error:

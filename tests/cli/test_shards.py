@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -193,23 +192,8 @@ def test_the_list_knows_the_kinds_of_all_files(orch: Orch, tmp_path: Path) -> No
     assert [line.split()[0] for line in done.out.splitlines()[:7]] == ["all"] * 7
 
 
-def test_files_of_tensorflow_s_file_systems_beside_others(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A double in the place of the Python that asks TensorFlow; tests/real/test_shards.py has the real one."""
-    told = {"name": "gs://a/1.tfrecord", "size": 7, "elements": 3, "kind": "tfrecord", "problem": ""}
-    double = tmp_path / "python"
-    double.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps({'files': [told]})}\nEND\n")
-    double.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(double))
-    (tmp_path / "sub").mkdir()
-    tfrecords.write(tmp_path / "sub/z.tfrecord", [b"data"] * 5)
-    (tmp_path / "sub/orch.yaml").write_text("script: a.py\ninput: {files: ['*.tfrecord', 'gs://a/*']}\n")
-    done = orch.in_process("shards", "-f", "sub/orch.yaml", "--list", check=0)
-    assert [line.split()[1:] for line in done.out.splitlines()[:2]] == [
-        [str(tmp_path / "sub/z.tfrecord"), "100", "B", "5", "elements"],
-        ["gs://a/1.tfrecord", "7", "B", "3", "elements"],
-    ]
-    double.write_text("#!/bin/sh\necho no module of that name >&2\nexit 3\n")
-    assert "the process that asks TensorFlow for 'gs://a/*' ended with code 3" in orch.in_process("shards", "gs://a/*", check=2).err
+def test_files_of_a_store_are_refused(orch: Orch) -> None:
+    assert "gs://a/*: only files of this machine can be looked at" in orch.in_process("shards", "gs://a/*", check=2).err
 
 
 SPEC = """

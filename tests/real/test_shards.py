@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,17 +85,6 @@ def test_files_are_counted_and_refused_as_tensorflow_does(pool: str) -> None:
     assert input_files.find(["*.txt"], pool) == told["listed"]
     (cut,) = input_files.inspect([f"{pool}/cut.records"])
     assert "at byte 2,022: the file ends inside record 49" in cut.problem
-
-
-def test_files_with_a_scheme_are_asked_of_tensorflow(orch: Any, tmp_path: Path) -> None:
-    """``file://`` goes the way of ``gs://``: through TensorFlow's file systems, in a process of its own."""
-    for number in range(3):
-        tfrecords.write(tmp_path / f"{number}.tfrecord", [b"x"] * 10 * (number + 1), "GZIP" if number else "")
-    told = json.loads(orch("shards", f"file://{tmp_path}/*.tfrecord", "-n", "3", "-b", "6", "--json", check=0).out)
-    assert [one["elements"] for one in told["shares"]] == [10, 20, 30]
-    (tmp_path / "3.tfrecord").write_bytes(b"x" * 50)
-    done = orch("shards", f"file://{tmp_path}/*.tfrecord", check=2)
-    assert "3.tfrecord: at byte 0: this is no TFRecord file" in done.err
 
 
 def of_the_guide() -> list[Draw]:

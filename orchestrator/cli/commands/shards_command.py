@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,12 +72,11 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
     Examples:
       orch shards 'data/*.tfrecord' --workers 8 --batch 1024
       orch shards data/*.csv --format text -n 4 -r 2 -b 256 --policy data
-      orch shards 'gs://bucket/train-*' -n 16 -b 4096
       orch shards     the files, tasks and sizes of orch.yaml
 
     The output has the files, bytes, elements and steps of each worker, and then each problem with a fix. orch counts elements and
-    does not decode them; it names a damaged file. Only files such as gs:// need TensorFlow. orch assumes a dataset that reads these
-    files and ends with batch; orch verify measures your script.
+    does not decode them; it names a damaged file. orch assumes a dataset that reads these files and ends with batch; orch verify
+    measures your script.
 
     The exit code is 0; 1 if TensorFlow would fail or hang with this input; 2 if files are missing or damaged.
     """
@@ -91,7 +88,7 @@ def shards_command(files: Sequence[str], **given: Any) -> int:
     names = tuple(f"worker-{worker}" for worker in range(given["workers"])) if given["workers"] else known.names
     asked = {key: given[key] for key in ("policy", "replicas", "batch", "drop_remainder") if given[key] is not None}
     known = replace(known, names=names, sharding=replace(known.sharding, workers=len(names), **asked))
-    inspected = _inspect(patterns, directory, given)
+    inspected = input_files.inspect(input_files.find(patterns, directory), given["kind"] or "", given["elements"])
     listed = list(inspected) if given["list_files"] and not given["as_json"] else []
     planned = shards_report.plan(listed or inspected, known)
     for index, one in enumerate(listed):  # the reader of a file depends on the kinds of all files
@@ -109,15 +106,6 @@ def _spec(file: str | None) -> ClusterSpec:
     if not says(document, *PROGRAM_KINDS):  # the spec is not run
         document = with_program(document, "script", "any.py", "orch shards")
     return parse(document, workdir=base)
-
-
-def _inspect(patterns: Sequence[str], directory: str, given: dict[str, Any]) -> Iterator[Found]:
-    kind, elements = given["kind"] or "", given["elements"]
-    remote = [pattern for pattern in patterns if input_files.is_remote(pattern)]
-    here = input_files.inspect(input_files.find([pattern for pattern in patterns if pattern not in remote], directory), kind, elements)
-    if not remote:
-        return here
-    return heapq.merge(here, input_files.list_remote(remote, kind, elements), key=lambda one: os.fsencode(one.file.name))
 
 
 def _list(one: Found, index: int, sharding: Sharding, names: tuple[str, ...]) -> None:
