@@ -8,10 +8,9 @@ so the agent reads its own counter before and after. The counter does not name t
 
 from __future__ import annotations
 
-import os
 import time
 
-from .facts.host_facts import CGROUPS
+from ..machine.kernel_files import CGROUPS, group_files, text_of
 
 WINDOW_S = 10.0
 """How long after the kernel's kill a process with much memory may take to end."""
@@ -34,10 +33,7 @@ class OomCounter:
             self._seen = count
 
     def claim(self) -> str:
-        """Return whether a kill explains a task that was just ended by SIGKILL, in words; empty if none does.
-
-        Each kill explains one task.
-        """
+        """The kill that explains the end of a task by SIGKILL just now, in words; empty: none. Each kill explains one task."""
         self.poll()
         if not self._kills:
             return ""
@@ -47,28 +43,10 @@ class OomCounter:
 
 def find_counter(proc: str = "/proc/self", cgroups: str = CGROUPS) -> str:
     """The file with the kills in the memory cgroup of a process; empty where none are counted. `cgroups`: where all groups are."""
-    try:
-        with open(os.path.join(proc, "cgroup")) as file:
-            paths = {names: path for _, names, path in (line.rstrip("\n").split(":", 2) for line in file)}
-    except (OSError, ValueError):
-        return ""
-    memory = next((path for names, path in paths.items() if "memory" in names.split(",")), "/")
-    for base, path, name in (
-        (cgroups, paths.get("", "/"), "memory.events"),
-        (os.path.join(cgroups, "memory"), memory, "memory.oom_control"),
-    ):
-        # A container often has its own group at `base`, while `path` is the one that the machine outside uses.
-        for directory in (os.path.join(base, path.lstrip("/")), base):
-            counter = os.path.join(directory, name)
-            if _count_kills(counter) is not None:
-                return counter
-    return ""
+    places = group_files(("memory",), "memory.events", "memory.oom_control", proc, cgroups)
+    return next((place for place in places if _count_kills(place) is not None), "")
 
 
 def _count_kills(counter: str) -> int | None:
     """Return how often the kernel has killed a process of the group; None: the counter cannot be read."""
-    try:
-        with open(counter) as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
-    except (OSError, ValueError):
-        return None
+    return next((int(line.split()[1]) for line in text_of(counter).splitlines() if line.startswith("oom_kill ")), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 
+from .kernel_files import text_of
+
 QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 """Where a container sees its limit of CPU time, with control groups of version 2 and 1 (Linux's admin-guide/cgroup-v2.rst and
 scheduler/sched-bwc.rst): it has the group at the top of what it sees."""
@@ -23,19 +25,11 @@ def count_cores() -> int:
 
 def _limit_of_time() -> float | None:
     """The limit of CPU time, in cores; None: there is none."""
-    both, quota = map(_words, QUOTAS)
-    words = both or [*quota, *_words(QUOTAS[1].replace("quota", "period"))]
+    both, quota = (text_of(path).split() for path in QUOTAS)
+    words = both or [*quota, *text_of(QUOTAS[1].replace("quota", "period")).split()]
     if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # no limit: max, or -1
         return int(words[0]) / int(words[1])
     return None
-
-
-def _words(path: str) -> list[str]:
-    try:
-        with open(path) as file:
-            return file.read(100).split()
-    except (OSError, ValueError):
-        return []
 
 
 def cores_of(part: int, parts: int) -> list[int] | None:

@@ -7,6 +7,8 @@ import socket
 import time
 from collections.abc import Mapping
 
+from .kernel_files import text_of
+
 # As in jax/_src/hardware_utils.py: Google's vendor id on the PCI bus, and the ids of TPUs.
 _GOOGLE = "0x1ae0"
 _TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -27,15 +29,9 @@ def count_chips() -> int:
         devices = os.listdir(_PCI)
     except OSError:  # not Linux, or a container that hides the directory
         return 0
-    return sum(_read(f"{_PCI}/{name}/vendor") == _GOOGLE and _read(f"{_PCI}/{name}/device") in _TPUS for name in devices)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return sum(
+        text_of(f"{_PCI}/{name}/vendor").strip() == _GOOGLE and text_of(f"{_PCI}/{name}/device").strip() in _TPUS for name in devices
+    )
 
 
 def metadata_server(env: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from tests.live import frozen, wait_for_file, wait_until
 from worker.host.facts import gpu_driver as driver_of_host
 from worker.host.facts import machine_survey
+from worker.machine import kernel_files
 
 LISTS = """#!/bin/sh
 echo 'Warning: persistence mode is off'
@@ -74,10 +75,10 @@ def test_what_a_container_has_read_from_files_is_free_again_when_it_is_wanted(
     for name, text in zip(names, (f"{64 * mb}\n", f"{60 * mb}\n"), strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(machine_survey, "CGROUPS", str(tmp_path))
-    assert machine_survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 4 * mb}
+    monkeypatch.setattr(kernel_files, "CGROUPS", str(tmp_path))
+    assert kernel_files.memory() == (64 * mb, 4 * mb)
     stat = f"inactive_file {mb}\ntotal_inactive_file {50 * mb}\n" if version == 1 else f"anon {mb}\ninactive_file {50 * mb}\n"
     (tmp_path / names[1]).with_name("memory.stat").write_text(stat)
-    assert machine_survey._memory() == {"memory_bytes": 64 * mb, "memory_free_bytes": 54 * mb}
+    assert kernel_files.memory() == (64 * mb, 54 * mb)
     (tmp_path / names[1]).with_name("memory.stat").write_text(f"inactive_file {90 * mb}\ntotal_inactive_file {90 * mb}\n")
-    assert machine_survey._memory()["memory_free_bytes"] == 64 * mb, "the two were not counted at the same moment"
+    assert kernel_files.memory()[1] == 64 * mb, "the two were not counted at the same moment"

@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import Orch
 from tests.live import LiveRun, write_script
 from worker.host import oom_kills
-from worker.host.facts.host_facts import CGROUPS
 from worker.host.oom_kills import OomCounter
+from worker.machine.kernel_files import CGROUPS
 
 V1 = "12:pids:/job\n4:memory,hugetlb:{path}\n0::/job\n"
 V2 = "0::{path}\n"

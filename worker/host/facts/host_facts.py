@@ -11,9 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from .import_path import find_module
 
-CGROUPS = "/sys/fs/cgroup"
-"""Where Linux shows its control groups (v2); those of v1 for memory are in ``memory`` below."""
-
 
 def free_bytes(path: str) -> float:
     """Bytes that this user may still write below `path`; infinite: unknown."""
@@ -30,10 +27,7 @@ def python_version() -> str:
 
 
 def find_tensorflow(envs: Iterable[Mapping[str, str]], cwd: str, *, asks: bool = True) -> str | None:
-    """The version of TensorFlow that a task with one of these environments would import. Nothing is imported. `asks`: see `find_module`.
-
-    Empty: there is no TensorFlow. None: unknown.
-    """
+    """The version of TensorFlow that tasks with these variables import. Empty: none. None: unknown. `asks`: see `find_module`."""
     found = [find_module("tensorflow", env, cwd, asks=asks) for env in envs]
     for path in found:
         if path and not os.path.isdir(path):  # what is left of one that was removed is a directory without code
@@ -48,10 +42,7 @@ def _version_of_tensorflow(directory: str) -> str:
 
 
 def find_keras(name: str, env: Mapping[str, str], cwd: str, *, asks: bool = True) -> str | None:
-    """The version of ``keras`` or ``tf_keras`` that a task with these variables would import, read from its source.
-
-    `asks`: see `find_module`. Empty: there is no such package. None: unknown.
-    """
+    """The version of ``keras`` or ``tf_keras`` by its source. Empty: no such package. None: unknown. `asks`: see `find_module`."""
     if not (path := find_module(name, env, cwd, asks=asks)):
         return path
     for file in (os.path.join(os.path.dirname(path), "src", "version.py"), path):

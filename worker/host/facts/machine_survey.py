@@ -18,12 +18,12 @@ import sys
 from typing import Any
 
 from ...machine.cpu_cores import count_cores
+from ...machine.kernel_files import memory, text_of
 from ...machine.tpu_host import count_chips
 from ...values.redact import disclose
 from ..network import private_network
 from ..processes.loop import Loop
 from . import gpu_driver
-from .host_facts import CGROUPS
 
 MAX_PORTS = 10_000
 """More ports of a range than this are not tried."""
@@ -34,7 +34,7 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": count_cores(),
-        **_memory(),
+        **dict(zip(("memory_bytes", "memory_free_bytes"), memory(), strict=True)),
         "run_dir": _disk(_existing(run_dir)),
         "shm": _disk("/dev/shm") if os.path.isdir("/dev/shm") else None,
         "open_files": [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(resource.RLIMIT_NOFILE)],
@@ -44,31 +44,6 @@ def survey(run_dir: str, ports: tuple[int, int] | None) -> dict[str, Any]:
         "nvidia": nvidia(),
         "tpu_chips": count_chips(),
     }
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return ""
-
-
-def _memory() -> dict[str, int]:
-    """Bytes in all, and available bytes; in a container, the control group limits both."""
-    found = {name: int(kb) * 1024 for name, kb in re.findall(r"^(\w+): +(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)}
-    total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
-    for group, limit, usage, cache in (
-        (CGROUPS, "memory.max", "memory.current", "inactive_file"),
-        (f"{CGROUPS}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most = _read(f"{group}/{limit}").strip()
-        if most.isdigit() and int(most) < total:
-            # The usage includes pages of files that are not in use; the kernel frees them first (cgroup-v2.rst, cgroup-v1/memory.rst).
-            pages = re.search(rf"^{cache} (\d+)$", _read(f"{group}/memory.stat"), re.MULTILINE)
-            used = max(0, int(_read(f"{group}/{usage}").strip() or 0) - int(pages[1] if pages else 0))
-            total, free = int(most), min(free, max(0, int(most) - used))
-    return {"memory_bytes": total, "memory_free_bytes": free}
 
 
 def _existing(path: str) -> str:
@@ -115,7 +90,7 @@ def nvidia() -> dict[str, Any]:
     loop.run(lambda: bool(drivers))
     if asked is not None:
         asked.end()
-    version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", _read("/proc/driver/nvidia/version"))
+    version = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text_of("/proc/driver/nvidia/version"))
     return {
         "driver": drivers[0].version or (version[1] if version else ""),
         "gpus": [{"index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in drivers[0].gpus],

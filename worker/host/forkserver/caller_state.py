@@ -14,6 +14,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...machine.kernel_files import text_of
+
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _PRIVILEGES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp:", "Groups", "Gid", "Uid")
 _CGROUP_LIMITS = ("cpu.max", "cpuset.cpus", "memory.high", "memory.max", "memory.swap.max")
@@ -45,10 +47,10 @@ def describe_surroundings() -> dict[str, Any]:
     return {
         "the namespaces": [_read_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
         "the root directory": _read_link("/proc/self/root"),
-        "the cgroup": find_cgroups(_read("/proc/self/cgroup")),
+        "the cgroup": find_cgroups(text_of("/proc/self/cgroup")),
         "the processor cores": sorted(os.sched_getaffinity(0)),
-        "the priority (nice)": [os.getpriority(os.PRIO_PROCESS, 0), *scheduler, _read("/proc/self/oom_score_adj")],
-        "the privileges": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_PRIVILEGES)],
+        "the priority (nice)": [os.getpriority(os.PRIO_PROCESS, 0), *scheduler, text_of("/proc/self/oom_score_adj")],
+        "the privileges": [line for line in text_of("/proc/self/status").splitlines() if line.startswith(_PRIVILEGES)],
     }
 
 
@@ -67,7 +69,7 @@ def find_cgroups(text: str, root: str = "/sys/fs/cgroup") -> list[str]:
 
 
 def _limits_anything(directory: str) -> bool:
-    return any(_read(os.path.join(directory, name)).split()[:1] not in ([], ["max"]) for name in _CGROUP_LIMITS)
+    return any(text_of(os.path.join(directory, name)).split()[:1] not in ([], ["max"]) for name in _CGROUP_LIMITS)
 
 
 def read_inherited() -> dict[str, Any]:
@@ -96,14 +98,6 @@ def apply_inherited(given: Mapping[str, Any], env: Mapping[str, str]) -> None:
     os.chdir(given["cwd"])
     os.environ.clear()
     os.environ.update(env)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _read_link(path: str) -> str:

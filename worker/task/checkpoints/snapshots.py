@@ -10,7 +10,7 @@ from typing import Any
 
 from ...formats import saves, snapshot_memory
 from ...formats.snapshot_memory import Memory
-from ...machine import free_memory
+from ...machine import kernel_files
 from ...values.words import bytes_of, count_of
 from ..input import given
 from ..patches.import_hooks import print_once
@@ -90,8 +90,7 @@ def wait_until_written() -> None:
 
 class TrainingSnapshots:
     """Makes the snapshots of a series whose variables exist, and are restored. `named`: finds the variables; see `Series.write`. `step`:
-    the finished steps.
-    """
+    the finished steps."""
 
     def __init__(self, series: Series, named: Callable[[], list[variables.NamedVariable]], step: int) -> None:
         self._series, self._named = series, named
@@ -168,7 +167,7 @@ class TrainingSnapshots:
         """Before the first snapshot: whether all workers have the room for it."""
         named = self._named()
         size = variables.bytes_of([each for each in named if each.is_own or self._holds])
-        has_room = 2 * size <= MEMORY_SHARE * free_memory.bytes_left()
+        has_room = 2 * size <= MEMORY_SHARE * kernel_files.memory()[1]
         can = int(has_room and self._memory is not None)
         answers = given.of_all(self._series.strategy, can, variables.bytes_of(named))
         if not all(can for can, _ in answers):
