@@ -217,10 +217,7 @@ class Engine(Protocol):
         ...
 
     def forget(self, run: RunFacts, job: str) -> bool:
-        """The run is over, and all that comes through its `channel` is here: remove what is left of the job.
-
-        Returns whether anything was left. Raises `OrchError`.
-        """
+        """Remove what is left of the job of a run that is over and fetched. Returns whether anything was. Raises `OrchError`."""
         ...
 
 
@@ -247,10 +244,7 @@ class Backend(Protocol):
         ...
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
-        """Return what runs the controller in a job of its own; None: the controller is a process of this machine.
-
-        None also inside of such a job.
-        """
+        """The engine that runs the controller in a job; None: it is a process of this machine, or inside of such a job."""
         ...
 
     async def end(self, code: int) -> None:
@@ -316,10 +310,7 @@ def load_checked(spec: ClusterSpec) -> Backend:
 
 
 def serve(spec: ClusterSpec, home: str) -> int | None:
-    """For a spec that `is_everywhere`: serve the run of another node, if this node is not the one that takes it.
-
-    Returns the exit code of the run; None: this node takes the run. Raises `OrchError`.
-    """
+    """Serve the run of another node, and return its exit code; None: this node takes the run. Raises `OrchError`."""
     code: int | None = importlib.import_module(MODULES[spec.backend.type]).serve(spec, home)
     return code
 

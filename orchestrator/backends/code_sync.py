@@ -63,10 +63,7 @@ class WorkingDirectory:
         return Code(hashlib.sha256(text).hexdigest(), self.files)
 
     async def send(self, link: AgentLink) -> None:
-        """Send a host the files that it lacks, as they were when they were found.
-
-        Raises `OrchError` if the host can keep no copy or asks for what it was not told of, or the copy here is gone.
-        """
+        """Send a host the files that it lacks, as they were found. Raises `OrchError` if a copy is gone, or the host can keep none."""
         wanted = await link.request(self.order, CodeWanted)
         if wanted.trouble:
             raise OrchError(f"host {link.host.name}: {wanted.trouble}")

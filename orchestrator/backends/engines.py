@@ -1,6 +1,5 @@
 """Defines what the engines share (`Engine`): the command of a job, and how the files of a controller are reached that this machine does not
-see.
-"""
+see."""
 
 from __future__ import annotations
 
@@ -45,10 +44,7 @@ class Channel:
     """An interpreter there; no module of orch is needed."""
 
     def exchange(self, program: str, verb: str, given: bytes) -> Iterator[bytes]:
-        """Run the text of a program there, with the directory and `verb` as its arguments, and return its output as it comes.
-
-        Raises `OrchError` if it cannot be run, fails, or is silent for `SILENCE_S`.
-        """
+        """Run a program's text there with the directory and `verb`, and give its output. Raises `OrchError` if it fails, or is silent."""
         # On stdin, because the words of a command may be part of a URL, which a proxy on the way limits (kubectl exec).
         first = f"import sys;sys.argv[1:]={[self.directory, verb]!a};exec({program!a})\n".encode("ascii")
         argv = (*self.prefix, self.python, "-c", BOOT)

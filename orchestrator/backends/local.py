@@ -47,10 +47,7 @@ def explain(failure: StartFailure) -> Diagnosis:
 
 
 def kill_tasks(run_id: str) -> int:
-    """Kill the processes that a run has left on this machine, which have the run in their environment. Returns their number.
-
-    Usually there is none: an agent dies with its controller.
-    """
+    """Kill the processes of this machine that have the run in their environment. Returns their number, usually 0."""
     try:
         import psutil  # loaded only when a run has to be cleared away
     except ImportError:  # orch is an archive, which has no compiled module

@@ -63,10 +63,7 @@ class WarmAgent:
         kill_group(self.pid, self.returncode)
 
     async def wait(self) -> int:
-        """Wait until the agent, whose channel has closed or which was killed, has ended. Returns its exit code, -n for signal n.
-
-        The agent sends the code itself. An agent that has not sent any was killed.
-        """
+        """Wait until the agent has ended. Returns the exit code that it has sent; without one it was killed: -n for signal n."""
         if self.returncode is None:
             code = -signal.SIGKILL
             with contextlib.suppress(NotUsedError):

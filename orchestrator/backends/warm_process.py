@@ -146,10 +146,7 @@ def _start(python: str, imports: Imports, idle_s: float, import_s: float) -> dic
 def execute(
     python: str, directory: str, idle_s: float, imports: Imports, log: int, inherited: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a process whose socket is in `directory`. Returns the process, and a pipe with the result of its start. Raises OSError.
-
-    `imports`: with all variables, not only those of a spec.
-    """
+    """Start a process with its socket in `directory`, and return it and a pipe with the result of its start. Raises OSError."""
     reader, writer = os.pipe()
     cores = count_cores()
     try:

@@ -19,8 +19,7 @@ from ..record.text.format import aligned
 
 Row = Sequence[float]
 """The sums of one task at one time: the time, steps, seconds in TensorFlow, those of them for its peers, those for input, elements of the
-batches, collectives (messages) and their bytes; last the time between epochs, which all of these leave out.
-"""
+batches, collectives (messages) and their bytes; last the time between epochs, which all of these leave out."""
 PARTS = ("computing", "exchange", "waiting", "input", "Python")
 ALL, EACH, OWN, UNKNOWN = "all", "worker", "own", "unknown"
 """What the batch does as workers are added: all share one, each has one of its own, the script has another rule, or orch sees none."""
@@ -329,8 +328,7 @@ def _advice(made: Answer) -> str:
 
 def _of_each(made: Answer) -> float:
     """The examples of one worker in a step of the largest size. Where they are the same in all sizes, a smaller last batch can only lessen
-    the mean that a size had in its time.
-    """
+    the mean that a size had in its time."""
     found = [size.examples / size.workers for size in made.sizes]
     return max(found) if made.way == EACH else found[-1]
 

@@ -247,8 +247,7 @@ def _name_variable(error: click.ClickException) -> None:
 
 def _open_missing_streams() -> None:
     """Opens the standard streams that are closed (``>&-``): the next opened file, a log or a lock, would become standard output. What their
-    encoding does not have, as in the name of a file that a task has reported, they show as ``\\udNNN``.
-    """
+    encoding does not have, as in the name of a file that a task has reported, they show as ``\\udNNN``."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # so it was closed when Python began
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

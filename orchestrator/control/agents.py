@@ -106,10 +106,7 @@ class Agents:
         await asyncio.gather(*(link.kill() for link in self.links.values()))
 
     def leave_output(self) -> str:
-        """The user asks for the end of a run that is over: what is waited for; asked again, leave the rest of the output.
-
-        Returns a line for the user; empty: there is nothing to say.
-        """
+        """The user asks for the end of a run that is over: a line about what is waited for; asked again, leave the rest."""
         late = [name for name, link in self.links.items() if link.is_open]
         if late and not self._asked_at_end:
             self._asked_at_end = True

@@ -230,10 +230,7 @@ def withdraw(run: RunDir, reason: str, code: int = TERMINATED) -> bool:
 
 
 def clear(run: RunDir) -> str:
-    """Remove what is left of the job of a run, whose controller is gone. Returns a line for the user; empty: nothing was removed.
-
-    A record that is still to be fetched is left there, but not for ever: it may never come. Raises `OrchError`.
-    """
+    """Remove what is left of the job of a run without a controller; its record stays for a while. Returns a line. Raises `OrchError`."""
     if not run.is_ours:
         return f"the run {NOT_OURS}: what its job may have left was not looked for"
     heard = run.heard()

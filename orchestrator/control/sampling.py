@@ -21,8 +21,7 @@ class Samples:
 
     def keep(self, sample: Sampled, cluster: Cluster) -> tuple[str, ...]:
         """Keep a sample. Returns a line for each task that has turned out to be slower than the others, or for which they wait, and for a
-        link that is unlike the others.
-        """
+        link that is unlike the others."""
         self._files.keep(sample)
         self._latest[sample.host] = sample
         if self._is_broken or cluster.phase is not Phase.RUNNING:

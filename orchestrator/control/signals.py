@@ -67,10 +67,7 @@ def _pause() -> None:
 
 
 def hold_signals() -> Collection[int]:
-    """Hold back the signals until `handle_signals` acts on them: an early Ctrl-C is not lost, and ends nothing half-way.
-
-    Returns the signals that were blocked before.
-    """
+    """Hold back the signals until `handle_signals`: none is lost, or ends anything half-way. Returns those blocked before."""
     return signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
 
 

@@ -162,10 +162,7 @@ def keep_offset(run: Path, offset: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, patience_s: float) -> Iterator[bool]:
-    """Holds a file, which is made if it is not there, alone among the processes that do so; False if another process has it too long.
-
-    True also where files cannot be locked, or not by this user.
-    """
+    """Hold a file, made if need be, alone; False: another has it too long. True where no file can be locked."""
     with contextlib.ExitStack() as held:
         is_alone = True
         with contextlib.suppress(OSError):

@@ -30,10 +30,7 @@ class Follower:
         """The offset of the next read, in bytes."""
 
     def read(self, limit: int = BLOCK) -> bytes:
-        """The next bytes, at most `limit`; empty if there are none yet. Of a file that became shorter: what is added from then on.
-
-        A hole in the file, which reads as NULs, is left out.
-        """
+        """The next bytes, at most `limit`, without holes; empty: none yet. Of a file that became shorter: what is added from then on."""
         data = b""
         with contextlib.suppress(FileNotFoundError), open_file(self.path) as file:
             self.offset = _next_data(file.fileno(), self.offset)

@@ -50,10 +50,7 @@ def have(run: Path) -> bytes:
 
 
 def store(run: Path, answer: Iterable[bytes], limit: float = math.inf) -> bool:
-    """Write the pieces of an answer as they come, until `limit` of `time.monotonic`. Returns whether there is more to fetch.
-
-    Raises `OrchError`.
-    """
+    """Write the pieces of an answer, until `limit` of `time.monotonic`. Returns whether there is more. Raises `OrchError`."""
     pieces = Pieces()
     try:
         for data in answer:

@@ -1,25 +1,4 @@
-"""The directory of a run, and the paths in `.orch/`.
-
-    HOME/.gitignore                 "*", if HOME was new or empty
-    HOME/latest -> runs/RUN
-    HOME/runs/RUN/
-      lock control                  held by the controller as long as it lives (run_lock.py)
-      spec.yaml plan.json           the settings, and the plan
-      request/                      the commands of the backend
-      events.jsonl                  the events (event_log.py)
-      progress.json                 the state after the first of them, in a long run (run_progress.py)
-      samples/                      what tasks and hosts use: processors, memory, files (samples.py)
-      marks                         times and sizes of the output (log_index.py)
-      reserve                       32 KiB kept free, so that result.json can be written when the disk is full
-      agents/HOST.log               messages of an agent; template-N.log: output of an import
-      attempt-1/worker-0/           stdout.log stderr.log error.json reports.jsonl stacks.txt begun ended (worker/host, worker/task)
-      checkpoints/                  ORCH_CHECKPOINT_DIR of the tasks
-      data_service/attempt-1/       the journal of a dispatcher (worker/task/strategy/servers.py)
-      controller.log                messages of a detached run (cli/detached_run.py)
-      result.json                   the verdict
-      call.seal                     of a run of a function (engine_files.py)
-      submission.json engine.json requests requests.offset   of a run whose controller is a job of an engine (engine_files.py)
-      mirroring                     a lock for anyone who copies the files of a controller that has another file system (mirror.py)
+"""The directory of a run, and the paths in `.orch/`: docs/files.md has all of them.
 
 Directories have mode 0700, files 0600: environments and logs hold secrets. A file that is read whole is written under another name, then
 renamed.
@@ -333,10 +312,7 @@ class RunDir:
             raise OrchError(f"the settings of {self.run_id} cannot be read: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
-        """The contents of `result.json`; None while the run goes on, or if its controller died.
-
-        Of a run whose engine has ended its job without a verdict: what such a file would contain.
-        """
+        """The contents of `result.json`, or what an engine says in its place; None: the run goes on, or its controller died."""
         found: dict[str, Any] | None = self._read_own_result()
         if found is not None or not self.is_submitted:
             return found

@@ -31,10 +31,7 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Opens a file for writing, and makes it with mode 0600 if it is not there. Raises OSError.
-
-    A task knows the run directory, and so may another user: what lies there may be a link to another file, or a named pipe.
-    """
+    """Open a file for writing, made with mode 0600, and no link or pipe that a task or another user has put there. Raises OSError."""
     fd = task_files.open_regular(str(path), flags | os.O_CREAT)
     if os.fstat(fd).st_nlink <= 1:
         return fd

@@ -167,10 +167,7 @@ class RunLock:
             fcntl.flock(fd, fcntl.LOCK_SH)
 
     def send(self, line: bytes) -> bool:
-        """Writes a line of at most PIPE_BUF bytes into the pipe. Returns False if the run has no controller.
-
-        Raises `OrchError` if the controller cannot be reached from here, such as a controller on another machine.
-        """
+        """Write a line of at most PIPE_BUF bytes. False: there is no controller. Raises `OrchError` if it is on another machine."""
         try:
             fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

@@ -180,10 +180,7 @@ def going(home: Path) -> list[str]:
 
 
 def begun_at(path: Path) -> int | None:
-    """When a run was made, in ns: the time of its spec, which is written once, or of its directory, if there is no spec yet.
-
-    None if the run was discarded meanwhile, or if this is a file and not the directory of a run.
-    """
+    """The time when a run was made, in ns, by its spec or directory; None: it was discarded meanwhile, or this is no run."""
     for kept in (f"{path}/spec.yaml", f"{path}/"):  # not by pathlib, which drops the last slash: it demands a directory
         with contextlib.suppress(OSError):
             return os.stat(kept).st_mtime_ns

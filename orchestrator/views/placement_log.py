@@ -125,10 +125,7 @@ def scan(lines: Iterable[bytes]) -> StreamScan:
 
 @lru_cache(MAX_KNOWN)
 def _recognise(text: bytes) -> tuple[Literal["executed", "placed", "created"], bytes, bytes, bytes] | None:
-    """The meaning of a line without its beginning: the kind, the op, the device, and the name of the node.
-
-    None: the line is not about placement.
-    """
+    """The kind, op, device and node's name in a line without its beginning; None: the line is not about placement."""
     if created := _CREATED.match(text):
         return "created", b"", created[1], b""
     found = _NAMED.fullmatch(text.rstrip(b"\r\n"))

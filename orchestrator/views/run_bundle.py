@@ -44,10 +44,7 @@ def write_bundle(run: RunDir, path: Path, page: str) -> int:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only this user can read, in place of a file or a link that was there. Raises OSError.
-
-    What is no file, such as ``/dev/stdout`` or a pipe, gets the bytes and stays.
-    """
+    """Write a file for this user alone, in place of what was there; a device or pipe just gets the bytes. Raises OSError."""
     if is_device(path):
         path.write_bytes(data)
         return

@@ -1,6 +1,5 @@
 """Defines what happened in a run, as values: a story that `orch report` draws. Pure: the events are folded with the same `step` as
-everywhere.
-"""
+everywhere."""
 
 from __future__ import annotations
 
@@ -202,9 +201,7 @@ def through_epochs(reports: Mapping[str, Sequence[Reported]]) -> Mapping[str, Se
 
 
 def _steps_of_an_epoch(reports: Mapping[str, Sequence[Reported]]) -> float:
-    """Return how many steps an epoch has, by the last step of the longest; 0: the steps are not counted again in each epoch, as far as is
-    seen.
-    """
+    """The steps of the longest epoch; 0: steps are not counted again in each epoch, as far as is seen."""
     is_anew, most = False, 0.0
     for told in reports.values():
         counted = [one for one in told if {"step", "epoch"} <= one.values.keys()]

@@ -32,10 +32,7 @@ _POLL_S = 0.02
 
 
 def write_saves(memories: Sequence[Sequence[str]]) -> list[str]:
-    """Write what the tasks of a host have left. `memories`: the paths of the files of each task.
-
-    Returns a line for each training of which nothing could be written.
-    """
+    """Write what the tasks of a host have left, from the files of each. Returns a line for each training that has no save."""
     found: dict[tuple[str, str, int], dict[str, _Left]] = {}
     for paths in memories:
         snapshots = snapshot_memory.read(paths)

@@ -1,6 +1,5 @@
 """Describes how a task has exited, beyond its exit code: its exception, the end of its log, how its program ended, the kernel's
-counters.
-"""
+counters."""
 
 from __future__ import annotations
 

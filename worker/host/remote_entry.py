@@ -26,10 +26,7 @@ BROKEN = 97
 
 
 def arrive(size: int, digest: str, name: str, mark: bytes) -> NoReturn:
-    """Become the agent.
-
-    `mark` is written to stdout first. The shell of the host may have printed something before.
-    """
+    """Become the agent. `mark` comes first on stdout, for the shell of the host may have printed something before."""
     payload = _receive(size)
     if hashlib.sha256(payload).hexdigest() != digest:
         _end("what arrived is not what was sent")

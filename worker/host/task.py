@@ -108,10 +108,7 @@ class StartedTask:
 def prepare(
     host_env: Mapping[str, str], start: messages.StartTasks, order: messages.TaskOrder, output: TaskOutput, snapshots: str | None = None
 ) -> PendingTask:
-    """Compose the environment and the bootstrap's order of a task. Raises KeyError if `start` lacks the cluster that the order names.
-
-    `snapshots`: the paths of the task's memory for snapshots; see snapshot_keeper.py. None: the run has none.
-    """
+    """Compose the environment and the bootstrap's order of a task, with its memory for `snapshots`. Raises KeyError without its cluster."""
     tf_config = tf_config_of(start, order)
     env = compose(host_env, start, order, output.directory, tf_config)
     env.pop(snapshot_memory.VARIABLE, None)  # of a run from which this one was started

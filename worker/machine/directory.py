@@ -8,10 +8,7 @@ from collections.abc import Iterator
 
 
 class Directory:
-    """Keeps a descriptor of a directory. /proc names the place where an open directory is now.
-
-    Raises OSError if the directory cannot be opened.
-    """
+    """An open directory, of which /proc names the place where it is now. Raises OSError if it cannot be opened."""
 
     def __init__(self, path: str) -> None:
         self._path, self._fd = path, -1

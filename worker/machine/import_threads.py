@@ -1,6 +1,5 @@
 """Finds which package starts a thread when it is imported. A process must not be forked while it has a thread that knows nothing
-of forks.
-"""
+of forks."""
 
 from __future__ import annotations
 

@@ -6,10 +6,7 @@ import os
 
 
 def keep_in_memory(data: bytes) -> int:
-    """A descriptor from which `data` can be read, from the beginning. Raises OSError.
-
-    Where the system has no such files, or a sandbox refuses them, a file without a name holds the data.
-    """
+    """A descriptor of `data` in memory, or of a file without a name where a sandbox refuses that. Raises OSError."""
     try:
         fd = os.memfd_create("orch-order")
     except (AttributeError, OSError):

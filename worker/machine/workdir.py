@@ -15,10 +15,7 @@ REMEDY = "make it the same, or write backend: {code: ship}"
 
 
 def read_state(cwd: str, program: str) -> WorkdirState:
-    """The state of the directory `cwd`. `program`: the program's file, absolute or relative to `cwd`; empty: the program is no file.
-
-    Files that cannot be read count as missing.
-    """
+    """The state of `cwd`, and of the program's file, if `program` names one. A file that cannot be read counts as missing."""
     commit, has_changes = _read_git(cwd)
     path = os.path.join(cwd, program)
     try:
@@ -56,10 +53,7 @@ def _read_git(cwd: str) -> tuple[str, bool]:
 
 
 def compare(there: WorkdirState, cwd: str) -> tuple[list[str], list[str]]:
-    """Compare `cwd` with `there`, the directory where orch runs.
-
-    Returns the problems, which end the start, and the notes: each at most one sentence.
-    """
+    """The problems of `cwd`, which end the start, and the notes, compared with `there`, where orch runs: a sentence for each."""
     here = read_state(cwd, there.program)
     if (here.inode, here.mtime_ns) == (there.inode, there.mtime_ns) and here.digest == there.digest:
         return [], []  # both hosts see the same disk

@@ -215,10 +215,7 @@ class TaskBegan:
 
 @dataclass(frozen=True, slots=True)
 class TaskUp:
-    """The task's runtime listens on its port.
-
-    The agent of its own host sends this when it sees the port open.
-    """
+    """The task's runtime listens on its port, as the agent of its own host sees."""
 
     task: str
     attempt: Positive

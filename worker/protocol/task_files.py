@@ -57,10 +57,7 @@ _EPERM = 1
 
 
 def write(log_dir: str, name: str, text: str | bytes) -> None:
-    """Write a file for the agent, which never finds half of it, though two threads may write at once.
-
-    No file if this fails: the disk is full, or the directory is removed. The program does not need it.
-    """
+    """Write a file for the agent, which never finds half of it. On a full disk there is none: the program goes on without."""
     path = os.path.join(log_dir, name)
     aside = f"{path}.{_thread.get_ident()}~"
     try:

@@ -34,10 +34,7 @@ _BROKEN = 125
 
 
 def main(fd: int, loaded: frozenset[str], path: list[str]) -> None:
-    """`run` in a fresh interpreter, for the order that `fd` holds.
-
-    `loaded`: the names of the modules that the interpreter had imported before orch's code; `path`: its `sys.path`.
-    """
+    """`run` in a fresh interpreter, for the order in `fd`. `loaded`: the modules imported before orch's; `path`: its `sys.path`."""
     order = _read_order(fd)
     changes = _import_changes(order)
     sys.path = path

@@ -107,10 +107,7 @@ _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", 
 
 
 def _read_tf_config(text: str) -> tuple[Mapping[str, tuple[str, ...]], str, int]:
-    """The cluster, the task type and the task index; a chief without TF_CONFIG.
-
-    Read as in TensorFlow (TFConfigClusterResolver), and checked.
-    """
+    """The cluster, the task's type and index, read and checked as TensorFlow does; a chief without TF_CONFIG."""
     if not text.strip():
         return {}, "chief", 0
     try:

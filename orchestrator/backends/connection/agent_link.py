@@ -71,8 +71,7 @@ class LinkState(enum.IntEnum):
 
 class PendingRequests:
     """The requests to an agent that wait, by the kind of their answers. An agent answers orders of one kind in their order, but serves one
-    `Try` at a time.
-    """
+    `Try` at a time."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[type, deque[asyncio.Future[Any]]] = defaultdict(deque)

@@ -1,6 +1,5 @@
 """Describes how an agent comes up at the other end of a connection: its program is started and connected, gets worker/ if it brings none,
-and sends its mark.
-"""
+and sends its mark."""
 
 from __future__ import annotations
 

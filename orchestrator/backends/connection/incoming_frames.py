@@ -1,6 +1,5 @@
 """The first step of the controller with each frame: the frame is checked, gets the name of its host, and its times are moved to the
-controller's clock. Bytes in, frames out.
-"""
+controller's clock. Bytes in, frames out."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ class Liveness:
         self, ask: Callable[[], None], is_excused: Callable[[], bool], doubt: Callable[[float], None], lose: Callable[[float, float], None]
     ) -> None:
         """`ask`: sends a question. `is_excused`: the agent may be too busy for an answer. `doubt`: gets the seconds of a silence that has
-        lasted for half of its time. `lose`: gets the seconds of silence that were allowed, and by how many the agent is overdue.
-        """
+        lasted for half of its time. `lose`: gets the seconds of silence that were allowed, and by how many the agent is overdue."""
         self._ask, self._is_excused, self._doubt, self._lose = ask, is_excused, doubt, lose
         self.silence_s = float("inf")
         """The silence that loses the agent."""

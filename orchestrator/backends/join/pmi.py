@@ -17,10 +17,7 @@ def is_there(env: Mapping[str, str]) -> bool:
 
 
 def exchange(env: Mapping[str, str], text: str | None) -> str:
-    """Give all ranks a text, which has no blanks, as rank 0; get it as another rank (None). Waits for all. Raises OSError, ValueError.
-
-    A launcher takes a process that has begun to speak, and leaves without a farewell, for one that has crashed.
-    """
+    """Give all ranks a text without blanks, as rank 0, or get it (None). Waits for all. Raises OSError, ValueError."""
     with socket.socket(fileno=os.dup(int(env["PMI_FD"]))) as line, line.makefile("rwb") as lines:
 
         def ask(**words: str | int) -> dict[str, str]:

@@ -130,10 +130,7 @@ def call(argv: Sequence[str], doing: str, given: str = "", limit_s: float = ANSW
 
 
 async def watch(argv: Sequence[str], doing: str) -> AsyncGenerator[Any, None]:
-    """The JSON documents that a command prints, as they come, until it ends, as each watch does after some time.
-
-    Raises `OrchError` if it fails. The command ends with the iterator.
-    """
+    """The JSON documents that a command prints until it ends. Raises `OrchError` if it fails. It ends with the iterator."""
     pipe = subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)

@@ -16,10 +16,7 @@ INSTANCE, MANAGER = "app.kubernetes.io/instance", "app.kubernetes.io/managed-by"
 
 
 def object_name(spec_name: str, run_id: str) -> str:
-    """The name of a run's objects, a DNS label: ``orch-train-1a2b3c4d`` for the run train-20261124-181500-1a2b3c4d.
-
-    The random end of the run's id keeps the names of two runs apart.
-    """
+    """The name of a run's objects, a DNS label with the random end of the run's id: ``orch-train-1a2b3c4d``."""
     end = run_id.rpartition("-")[2]
     name = re.sub("[^a-z0-9]+", "-", spec_name.lower()).strip("-")[: MOST - len(PREFIX) - len(end) - 1].strip("-")
     return "-".join(filter(None, (f"{PREFIX}{name}".strip("-"), end)))

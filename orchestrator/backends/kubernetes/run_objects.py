@@ -90,8 +90,7 @@ def to_text(objects: Sequence[Manifest]) -> str:
 
 def _style(text: str) -> str | None:
     """Return how a text is written; None: as PyYAML likes. kubectl reads more plain texts as numbers or truths than PyYAML does: 1e3, 0o17,
-    y.
-    """
+    y."""
     if "\n" in text.rstrip("\n"):
         return "|"
     return "'" if _READ_OTHERWISE.fullmatch(text) else None

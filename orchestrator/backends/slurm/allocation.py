@@ -1,6 +1,5 @@
 """Defines what a program inside of an allocation knows of it, from the variables that Slurm sets (salloc, sbatch) and from `scontrol`.
-Pure.
-"""
+Pure."""
 
 from __future__ import annotations
 

@@ -45,10 +45,7 @@ _PASSING = ("Requested nodes are busy", "Unable to contact slurm controller", "S
 
 
 def complaint_of(said: str) -> str:
-    """The complaint in the output of one of Slurm's programs, without the notices that mean nothing; empty: there is none.
-
-    Of several lines, the first that has a remedy, or else the first.
-    """
+    """The first complaint with a remedy in the output of a program of Slurm, or else the first; empty: there is none."""
     found = [match["text"].strip().rstrip(".") for line in said.splitlines() if (match := _SAID.match(line.strip()))]
     found = [text for text in found if not _NOTICES.search(text)]
     return next((text for text in found if any(sign in text for sign, _ in REMEDIES)), found[0] if found else "")

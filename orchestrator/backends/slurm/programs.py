@@ -27,10 +27,7 @@ _MISTAKES = (
 
 
 def run_program(argv: Sequence[str], doing: str) -> str:
-    """The output of a program. Raises `OrchError`, and `UsageError` for a request that Slurm will never accept.
-
-    `doing`: what fails, in words: ``cannot ask Slurm``.
-    """
+    """The output of a program. `doing`: what fails, in words. Raises `OrchError`, and `UsageError` for what Slurm never accepts."""
     out, complaint, said = _call(argv, doing)
     if complaint:
         told = diagnose(complaint, said)

@@ -83,8 +83,7 @@ def prune_command(
 
 def _named(home: Path, names: Sequence[str]) -> list[RunDir]:
     """The runs with these names, or whose ids match a pattern of the shell, each once. Raises `UsageError` if one of them goes on, or is no
-    run.
-    """
+    run."""
     chosen = {run.run_id: run for name in names for run in _matching(home, name)}
     if going := [name for name, run in chosen.items() if not _is_over(run)]:
         raise UsageError(f"{few(going)}: not over, so no run is removed; orch down {going[0]} ends the run")

@@ -51,8 +51,7 @@ def _wrapped(lines: Sequence[str]) -> str:
 
 def without_frames(lines: Sequence[str]) -> Sequence[str]:
     """The lines of tracebacks without most frames of installed packages: of many in a row, and in the message of a graph's error. And
-    without those of Keras's wrapper, through which each call of a model goes.
-    """
+    without those of Keras's wrapper, through which each call of a model goes."""
     lines = _without_rows(_without_wrappers(lines))
     for head in reversed([place for place, line in enumerate(lines) if line.endswith(_HEAD)]):
         end = next((place for place in range(head + 1, len(lines)) if lines[place] in CHAINED), len(lines))
@@ -96,10 +95,7 @@ def _without_rows(lines: Sequence[str]) -> Sequence[str]:
 
 
 def of_user(lines: Sequence[str]) -> Sequence[str]:
-    """The lines of a traceback with the frames of the user, and the last frame; those of installed packages in between are counted.
-
-    A traceback without a frame of the user stays.
-    """
+    """A traceback's frames of the user and the last one; packages' frames in between are counted. Without the user's it stays."""
     lines = _without_wrappers(lines)
     starts = [place for place, line in enumerate(lines) if _FRAME.fullmatch(line)]
     if all(_is_installed(lines[start]) for start in starts):

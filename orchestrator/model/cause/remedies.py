@@ -430,9 +430,7 @@ _HIDEABLE = re.compile(
 
 
 def _hidden_module(failure: Failure) -> str:
-    """The module that a file of the user hides: an installed package has imported the file in the module's place; empty: none.
-
-    The file is one that Python finds by the name alone: it is next to the script, or above (``-m package.module``)."""
+    """The module in whose place an installed package has imported a file of the user, by its name; empty: none."""
     traces = [
         [(frame["path"], frame["what"]) for frame in _FRAME.finditer(trace) if not _IMPORTLIB.search(frame["path"])]
         for trace in failure.traceback.split(_TRACEBACK)

@@ -50,10 +50,7 @@ class UnconnectedError(OrchError):
 
 
 def candidates(host: str, facts: HostReady, address: str = "", interface: str = "") -> tuple[str, ...]:
-    """Addresses by which the other hosts may reach `host`. `address`, `interface`: the user's settings.
-
-    Raises `OrchError` if there is none, or if the host lacks the interface.
-    """
+    """Addresses that may reach `host`. `address`, `interface`: the user's settings. Raises `OrchError` if there is none."""
     if address:
         return (address,)
     if interface:
@@ -103,10 +100,7 @@ def describe_partners(count: int) -> str:
 
 
 def choose(known: Mapping[str, Sequence[str]], refusals: Refusals, facts: Mapping[str, HostReady]) -> dict[str, str]:
-    """The address of each host, of those that are `known` and were all tried.
-
-    Raises `OrchError` with a line for each pair of hosts without a connection.
-    """
+    """The address of each host, of the `known` and tried ones. Raises `OrchError` with a line for each pair that lacks one."""
     chosen: dict[str, str] = {}
     lines: list[str] = []
     pairs: list[tuple[str, str]] = []

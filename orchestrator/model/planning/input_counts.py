@@ -88,8 +88,7 @@ def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
 
 def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
     """Tasks whose input ended before that of the others. Small batches, such as the last of an epoch, cost nothing: a step without
-    them would lose rows.
-    """
+    them would lose rows."""
     batches = {name: max(counts.batches) for name, counts in given.items() if any(counts.batches)}
     most = max(batches.values(), default=0)
     short = [name for name, number in batches.items() if most - number > max(1, UNEVEN * most)]

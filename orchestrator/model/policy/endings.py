@@ -78,9 +78,7 @@ def remarks(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _describe_apart(cluster: Cluster) -> str:
-    """Say that workers have trained models of their own; empty: none has. A first `fit` of a baseline may be meant so: a task does not
-    tell.
-    """
+    """Warn that workers have trained models of their own, which a baseline's `fit` may mean; empty: none has."""
     names = [task.name for task in cluster.tasks.values() if task.trains_apart]
     if not names:
         return ""

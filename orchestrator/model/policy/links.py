@@ -27,8 +27,7 @@ FEWEST, PART = 3, 1 / 3
 """So many links can be compared; at most this part of them is unlike the others, and these begin or end at one host."""
 CARRIES, LEAST_BYTES, BUSY = 1 / 4, 256 * 1024, 0.1
 """A link is compared if it carries this share of what the busiest carries, and so many bytes in the time of a sample. It is slow only if
-data are on their way for this share of the time: the kernel counts that time in milliseconds, and a link that rests makes no one wait.
-"""
+data are on their way for this share of the time: the kernel counts that time in milliseconds, and a link that rests makes no one wait."""
 OLD_S = 10.0
 """A sample that is so much older than the newest is of a host that is gone."""
 TOGETHER = 3

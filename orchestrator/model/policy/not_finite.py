@@ -48,10 +48,7 @@ def news(before: Cluster, after: Cluster, task: str) -> str:
 
 
 def describe(cluster: Cluster) -> tuple[str, ...]:
-    """``worker-0..1: loss and val_loss are nan by epoch 1``: a text for the tasks of which it is true. The first report counts.
-
-    Empty where such a value ends the run, whose cause then says so.
-    """
+    """``worker-0..1: loss is nan by epoch 1``, of each task's first such report; empty where the cause of the end says so."""
     by_text: dict[str, list[str]] = {}
     for task in () if cluster.policy.fail_on_nan else cluster.tasks.values():
         for word in WORDS if task.not_finite and task.trains else ():

@@ -85,9 +85,7 @@ def describe_formation(cluster: Cluster) -> str:
 
 
 def describe_waiting(task: TaskStatus, *, is_alone: bool) -> str:
-    """Return what a task that runs has not done yet, for its row of a table. `is_alone`: there is no other that it could form a cluster
-    with.
-    """
+    """Return what a running task has not done yet, for its row of a table. `is_alone`: no other could form a cluster with it."""
     if task.has_ended or (task.waiting == NO_PORT and is_alone):
         return ""
     return "not in the cluster yet" if task.waiting == NO_PORT else task.waiting

@@ -85,8 +85,7 @@ def pause_after(policy: Restart, past: Sequence[PastAttempt], seed: str) -> floa
 
 def broken_hosts(past: Sequence[PastAttempt]) -> dict[str, str]:
     """The hosts that an elastic cluster does without from now on, each with the reason: in two attempts in a row, neither of which has
-    advanced the training, a task there was the first to fail.
-    """
+    advanced the training, a task there was the first to fail."""
     found = {}
     for before, ended in pairwise(attempt for attempt in relevant(past) if not attempt.free):
         first, cause = before.cause, ended.cause

@@ -21,12 +21,10 @@ SLOWER = 1.25
 """A slow task is busy for so many times as long in a step as the others in the median."""
 SLOWER_S, PART = 0.001, 0.2
 """And for so many seconds longer, and for such a part of the step. What the first worker of a training does more than the others, such as
-its callbacks and its progress bar, is no exception: where that makes the step a fifth longer, the others do wait for it.
-"""
+its callbacks and its progress bar, is no exception: where that makes the step a fifth longer, the others do wait for it."""
 WAITED_FOR = 1 / 2
 """And the others wait longer than the slow task, by such a part of the time that the slow task is busy longer. (In a small step all tasks,
-the slow one too, wait for the exchange itself, and that may be most of the step. So the waits are compared by their difference.)
-"""
+the slow one too, wait for the exchange itself, and that may be most of the step. So the waits are compared by their difference.)"""
 WINDOWS = 3
 """A task is slow in so many windows of steps, one after the other."""
 TIMES, TIMES_IF_FULL = 2, 6

@@ -33,10 +33,7 @@ _NOT_YAML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udf
 
 
 def read(text: bytes | str, source: str) -> Node:
-    """The tree of a JSON or YAML text whose top level is a mapping. `source`: the name of the text in places, such as ``orch.yaml``.
-
-    Raises `SpecError` with the reason, and the line of a YAML text.
-    """
+    """The tree of a JSON or YAML text with a mapping at its top. `source`: its name in places. Raises `SpecError` with the line."""
     text = _decoded(text, source) if isinstance(text, bytes) else text
     try:
         tree: Node | None = from_data(json.loads(text), source)

@@ -36,10 +36,7 @@ KERAS_ENV = {"v3": {LEGACY: "0"}, "legacy": {LEGACY: "1"}}
 
 
 def parse(document: Node, *, workdir: str) -> ClusterSpec:
-    """The spec of a document. `workdir`: an absolute path, the default and the base of the key `workdir`.
-
-    Raises `SpecError` with every problem of the document.
-    """
+    """The spec of a document. `workdir`: an absolute path, the base of the key `workdir`. Raises `SpecError` with all problems."""
     if (foreign := _foreign(document)) is not None:
         raise SpecError(foreign)
     findings = Findings()

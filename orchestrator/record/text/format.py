@@ -110,9 +110,6 @@ def fit(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    """The text in lines of at most `width` characters, unless a word is longer, and without terminal commands.
-
-    `first`: the indent of the first line. `rest`: the indent of the other lines, if it differs.
-    """
+    """The text in lines of at most `width` characters or one word, without terminal commands. `first`, `rest`: the indents."""
     others = first if rest is None else rest
     return textwrap.wrap(clean(text), width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False)

@@ -138,10 +138,7 @@ class LogView:
         return self._released(task, lambda held: held.complete())
 
     def finish(self, task: str | None = None) -> list[tuple[str, str]]:
-        """The unfinished lines of a task that has ended, or of all tasks, as (stream, text).
-
-        The view then forgets the streams: later bytes belong to the next attempt.
-        """
+        """Forget the streams of a task that has ended, or of all, and return their unfinished lines as (stream, text)."""
         ended = {key: self._streams.pop(key) for key in list(self._streams) if task is None or key[0] == task}
         texts = self._rendered_all(ended, LineSplitter.flush) + self._released(task, lambda held: held.release())
         return texts if task is not None else texts + self.release_shared()

@@ -73,8 +73,7 @@ def ends_crash(line: str) -> bool:
 
 def of_crash(lines: Sequence[str]) -> list[str]:
     """The lines of a task's output; of what `faulthandler` has written at a crash only the stack of the thread that has crashed, without
-    orch's frames. If that was no thread of Python, the stacks of the program's threads.
-    """
+    orch's frames. If that was no thread of Python, the stacks of the program's threads."""
     crash = next((at for at, line in enumerate(lines) if line.startswith(CRASH)), len(lines))
     threads: list[list[str]] = []
     for line in lines[crash + 1 :]:

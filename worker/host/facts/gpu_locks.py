@@ -41,10 +41,7 @@ class GpuLocks:
             return ()
 
     def acquire(self, run_id: str, order: TakeGpus) -> tuple[GpuHolder, ...]:
-        """Hold these GPUs in place of those that this agent held before.
-
-        If other agents prevent this, no GPU is held. Returns all GPUs of the host that other agents hold then; empty: the GPUs are held.
-        """
+        """Hold these GPUs, and no others. Returns all GPUs that other agents hold if these prevent it, and holds none; empty: held."""
         self.close()
         while not self.problem and not self._lock_all(run_id, order):
             if others := self.holders():

@@ -1,6 +1,5 @@
 """Finds where a task would find a module. The agent itself runs isolated (``-I``): its own `sys.path` has neither the directories of
-PYTHONPATH nor the user's own site-packages (site.py; "sys.path initialization" in Python's documentation).
-"""
+PYTHONPATH nor the user's own site-packages (site.py; "sys.path initialization" in Python's documentation)."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ class Source:
 
     def certain_fit(self) -> int:
         """The line of a call of Keras's `fit` that a program with a strategy comes to, in no condition and no loop; 0: the syntax shows
-        none.
-        """
+        none."""
         functions = {node.name: node.body for node in self.tree.body if isinstance(node, ast.FunctionDef)}
         certain = list(_certain(self.tree.body, functions))
         has_scope = any(isinstance(node, ast.With) and ".scope()" in ast.unparse(node.items[0].context_expr) for node in certain)

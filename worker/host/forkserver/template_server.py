@@ -53,10 +53,7 @@ _NEVER_RAN = 127
 
 
 def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]:
-    """Import `modules` and fork tasks until the agent is gone. Returns in a task only, with its order.
-
-    `directory`: of the program; modules that are found nowhere else are imported from there.
-    """
+    """Import `modules`, also from `directory`, and fork tasks until the agent is gone. Returns in a task only, with its order."""
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -86,10 +83,7 @@ def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str]
 
 
 def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_threads.ThreadWatch]:
-    """Import modules to fork from. Returns how many seconds that took, and which started threads. Raises whatever an import raises.
-
-    Modules that are found nowhere else are imported from `directory`, unless it is empty.
-    """
+    """Import modules, also from `directory`, to fork from. Returns the seconds, and which started threads. Raises what an import raises."""
     started = time.monotonic()
     thresholds = gc.get_threshold()
     gc.set_threshold(0)  # imports make hardly any garbage, and looking for it would be a fifth of the time of TensorFlow's import

@@ -106,10 +106,7 @@ class EarlyRequest:
 
 
 def ask_for_agent(description: Mapping[str, Any], channel: int, stderr: int, early: EarlyRequest | None = None) -> socket.socket:
-    """Ask the warm process for an agent, and describe the run to the agent, without waiting. Raises OSError, as `connect` does.
-
-    `early`: the request, if it was made already.
-    """
+    """Ask the warm process for an agent of the run, without waiting. `early`: if asked already. Raises OSError as `connect`."""
     connection = early.take() if early is not None else _ask_for_agent()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has refused already, or died; the answer says which
         send(connection, {}, [channel, stderr], description)

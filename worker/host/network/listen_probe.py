@@ -37,10 +37,7 @@ class Prober:
         self._has_timer = False
 
     def watch(self, order: messages.TaskOrder, find_other_tf_config: Callable[[], str]) -> None:
-        """Try the port of a task that has just been started, if the task has one, until the port answers.
-
-        `find_other_tf_config`: where the program has set another TF_CONFIG, such as ``train.py:12``; empty if the program has not.
-        """
+        """Try the port of a new task, if it has one, until it answers. `find_other_tf_config`: where the program replaced TF_CONFIG."""
         if order.port is None:
             return
         self._wait_s = FIRST_S

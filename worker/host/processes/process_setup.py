@@ -97,9 +97,6 @@ def find_env_slot(name: str) -> tuple[int, int] | None:
 
 
 def write_env_slot(slot: tuple[int, int], value: str) -> None:
-    """Write a value there, so that other processes read it in /proc/PID/environ, as ``orch down`` does.
-
-    Python's `os.environ`, a copy, does not show the change.
-    """
+    """Write a value there for readers of /proc/PID/environ, such as ``orch down``; `os.environ` is a copy."""
     address, size = slot
     ctypes.memmove(address, value.encode()[:size].ljust(size, b"\0"), size)

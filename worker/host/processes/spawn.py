@@ -33,10 +33,7 @@ class Command:
 
 
 def spawn(command: Command, limits: tuple[int, int]) -> tuple[int, int]:
-    """Start a program with these limits of open files (soft, hard). Returns its pid and the agent's end of its lifeline.
-
-    Raises `SpawnError`, also if this process can have no more descriptors or children.
-    """
+    """Start a program with these limits of open files. Returns its pid and the agent's end of its lifeline. Raises `SpawnError`."""
     agent = os.getpid()
     fds: list[int] = []
     try:

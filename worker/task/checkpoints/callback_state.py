@@ -50,9 +50,7 @@ def begin(callbacks: list[Any]) -> list[dict[str, str]]:
 
 
 def save(callbacks: list[Any], begun: list[dict[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return what each callback remembers, as JSON, and the arrays in it by their names, which are no copies. `begun`: what `begin` has
-    said.
-    """
+    """Return what each callback remembers, as JSON, and its arrays by name, no copies. `begun`: what `begin` has said."""
     arrays: dict[str, Any] = {}
     told = []
     for index, callback in enumerate(of_program(callbacks)):
@@ -113,8 +111,7 @@ def _write_again(callback: Any, log: bytes) -> None:
 
 def restore(callbacks: list[Any], told: list[dict[str, Any]], arrays: Mapping[str, Any], logs: Iterable[bytes] = ()) -> None:
     """Set what the callbacks remembered, and put back what they had written. If the program has other callbacks now, say so, and set those
-    that are there still. `logs`: of `logs`.
-    """
+    that are there still. `logs`: of `logs`."""
     callbacks = of_program(callbacks)
     names = [type(callback).__name__ for callback in callbacks]
     before = [one["class"] for one in told]

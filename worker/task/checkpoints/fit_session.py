@@ -105,8 +105,7 @@ def asked_of(callbacks: Any) -> Any:
 
 def saving_list(base: Any, fit: Fit) -> Any:
     """A list of callbacks for `fit`, of Keras's class `base`: it calls its callbacks, and saves after all of them. Callbacks see no epoch
-    and no step that was trained before the restart.
-    """
+    and no step that was trained before the restart."""
 
     def hook(name: str) -> Any:
         @patches.guarded(SAVES)

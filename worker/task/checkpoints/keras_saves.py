@@ -239,9 +239,7 @@ def evaluates(feed: Any) -> bool:
 
 
 def _take(iterator: Any, count: int) -> int:
-    """Take batches; returns how many there were. The class's own method: a graph takes the rest, so that no loop leaves the iterator here
-    (`shuffle_order._watch`).
-    """
+    """Take batches, and return how many there were: in a graph, so that no loop leaves the iterator (`shuffle_order._watch`)."""
     import tensorflow as tf
 
     for number in range(count):

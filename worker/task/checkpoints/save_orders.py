@@ -81,10 +81,7 @@ def end() -> None:
 
 
 def is_due(before: int, step: int, series: Series) -> bool:
-    """True if the training saves now, on order. To be called at the end of each step.
-
-    `before`: the step that was finished at the last call. Waits where an order says so.
-    """
+    """True if the training saves now, on order; called after each step, and may wait. `before`: the step of the last call."""
     _task.step = step
     word, wanted = _read()
     if word in ("", task_files.STOP):

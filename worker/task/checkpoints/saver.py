@@ -216,9 +216,7 @@ class Saver:
 
 
 def _strategy_of(objects: dict[str, Any]) -> Any:
-    """Return the strategy of the scope, or that of `worker.strategy`, or that of the variables, where the program has made a strategy
-    itself.
-    """
+    """The strategy of the scope, of `worker.strategy`, or of the variables, where the program has made one itself."""
     import tensorflow as tf
 
     if tf.distribute.has_strategy():

@@ -238,10 +238,7 @@ class Series:
         return saves.MANIFEST in self.files.names(saves.join(self.bases[0], self.name, saves.name_of(step, "final")))
 
     def reach(self, step: int, *, is_kept: bool = False) -> None:
-        """Note the last finished step, for the line of a restart. Kept if the process is killed, and lost with the host.
-
-        `is_kept`: it is in the memory of the agent, which will note it; so now and then is enough, for who looks meanwhile.
-        """
+        """Note the last finished step for the line of a restart; rarely, if the memory of the agent has it (`is_kept`)."""
         if not self.is_chief or self.files is not saves.LOCAL or (is_kept and time.monotonic() < self._reach_at):
             return
         try:

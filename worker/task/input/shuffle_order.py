@@ -38,8 +38,7 @@ _CHOOSING = "DirectedInterleave"
 """The class of tf.data that `choose_from_datasets` and `sample_from_datasets` make."""
 _ALIKE = (3, 5, 9, 12)
 """The codes of TensorFlow's errors InvalidArgument, NotFound, FailedPrecondition and Unimplemented: of a dataset whose graph cannot be
-copied they follow from the dataset, and so all workers have them.
-"""
+copied they follow from the dataset, and so all workers have them."""
 _DISTRIBUTE = "tensorflow.python.distribute.distribute_lib"
 _ITERATE = "tensorflow.python.distribute.input_lib"
 _OTHERS = ("keras.", "tf_keras.", "worker.task.", "_orch_worker.task.")
@@ -101,8 +100,7 @@ def _shuffle(
     real: Any, self: Any, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: Any = True, *args: Any, **kwargs: Any
 ) -> Any:
     """A shuffle with one order for ever has the same one in all workers, and wherever the program uses it: in the parts that `take` and
-    `skip` make of it, in a second `predict`, and in a loop that is not divided.
-    """
+    `skip` make of it, in a second `predict`, and in a loop that is not divided."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -192,8 +190,7 @@ def is_kept() -> bool:
 @contextlib.contextmanager
 def of_training(name: str) -> Iterator[None]:
     """While this is entered, numbers are drawn for a training of the program: they must not depend on trainings that are over, and that a
-    restart leaves out.
-    """
+    restart leaves out."""
     _training[:] = [name]
     try:
         yield
@@ -254,8 +251,7 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
 
 def _copied(dataset: Any, number: int = 0) -> Any:
     """A copy of the dataset with other seeds (`_with_seeds`). None: the graph of this dataset cannot be copied, which is so in all workers
-    alike; then the program must run as without orch. Any other error ends all workers: one alone would have an order of its own.
-    """
+    alike; then the program must run as without orch. Any other error ends all workers: one alone would have an order of its own."""
     import tensorflow as tf
 
     found: list[Any] = []
@@ -340,8 +336,7 @@ def draws_later(dataset: Any) -> bool:
 
 def is_endless(dataset: Any) -> bool:
     """True if a dataset repeats without an end. TensorFlow does not know this of one behind a `filter`, a `flat_map` or an `interleave`.
-    And it takes one for endless that chooses from endless ones, though its choices end.
-    """
+    And it takes one for endless that chooses from endless ones, though its choices end."""
     import tensorflow as tf
 
     known, dataset = int(dataset.cardinality()), getattr(dataset, COPIED, dataset)
@@ -357,8 +352,7 @@ def is_endless(dataset: Any) -> bool:
 
 def _how_it_draws(dataset: Any) -> str | None:
     """Return how a dataset draws the seeds of its shuffles after its first element: ``later``, by what has been taken from it; or
-    ``ahead``, by how far TensorFlow has read ahead, even where all has been taken. None: once, at the start.
-    """
+    ``ahead``, by how far TensorFlow has read ahead, even where all has been taken. None: once, at the start."""
     if not draws_later(dataset):
         return None
     if is_endless(dataset):

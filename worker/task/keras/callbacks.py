@@ -165,8 +165,7 @@ def _not_together(what: str) -> BaseException:
 
 class Agreement:
     """Makes all workers begin at the same epoch, stop after the same step, and leave `fit` together. It runs after the program's
-    callbacks, of which some workers may have more than others.
-    """
+    callbacks, of which some workers may have more than others."""
 
     model: Any
 
@@ -247,10 +246,7 @@ def _report_values(logs: Any, epoch: int, step: int, took: float) -> None:
 
 
 def _progress(base: Any) -> Any:
-    """The callback that reports.
-
-    Under ParameterServerStrategy a step counts when it is scheduled, and its results are unknown before the end of the epoch.
-    """
+    """The callback that reports. Under ParameterServerStrategy steps count when scheduled, and results come with the epoch."""
 
     class Reports(base):  # type: ignore[misc]
         """Reports epoch, step, steps per second, the values that `fit` shows, and the time left."""

@@ -134,9 +134,7 @@ def _elements(dataset: Any) -> int | None:
 
 @patches.guarded(WARNINGS)
 def tell_of_one_step_more(distributed: Any, optimizer: Any) -> None:
-    """Say of data of unknown length that Keras in one process counts a step without data at the end of each epoch, where the optimizer
-    computes with the number of steps.
-    """
+    """Say that Keras in one process counts a step without data at the end of each epoch, where the optimizer uses that number."""
     import tensorflow as tf
 
     dataset: Any = getattr(distributed, "_original_dataset", None)
@@ -216,8 +214,7 @@ def tell_of_second_order(feed: Any) -> None:
 @patches.guarded(WARNINGS)
 def tell_of_validations(feed: Any) -> None:
     """Say of a generator that Keras makes a new iterator of it for each validation (keras/src/trainers/epoch_iterator.py, `reset`), which
-    begins with the two batches that Keras has taken to see their form, and leaves out what the one before had read ahead.
-    """
+    begins with the two batches that Keras has taken to see their form, and leaves out what the one before had read ahead."""
     if type(feed.adapter).__name__ == "GeneratorDataAdapter":
         print_once(
             "each validation begins with the generator's first 2 batches, then where Keras had read ahead. "

@@ -44,9 +44,7 @@ class Feed:
     def __init__(
         self, strategy: Any, x: Any, *, shuffle: Any = False, is_read: bool = False, is_shown: bool = False, **options: Any
     ) -> None:
-        """`options`: what Keras's adapter takes. `is_read`: Keras itself takes batches from the iterator, in `predict`, or
-        to build a model under a strategy of the program. `is_shown`: callbacks get the outputs of each batch.
-        """
+        """`options`: of Keras's adapter. `is_read`: Keras itself takes batches from the iterator. `is_shown`: callbacks get outputs."""
         import tensorflow as tf
         from keras.src.trainers.data_adapters import get_data_adapter
 

@@ -80,8 +80,7 @@ def _source(function: Any, unknown: str) -> str:
 
 def _on_batch(real: Any, strategy: Any, *args: Any) -> Any:
     """Keras 2 adds up what the replicas return (`reduce_per_replica` in tf_keras/src/engine/training.py). `args`: x, y and the weights, and
-    of train_on_batch the class weights; predict_on_batch, which adds up nothing, has x alone.
-    """
+    of train_on_batch the class weights; predict_on_batch, which adds up nothing, has x alone."""
     name, replicas = {3: "test_on_batch", 4: "train_on_batch"}.get(len(args)), strategy.num_replicas_in_sync
     if name and replicas > 1:
         print_once(f"{name}: Keras 2 gives the batch to each replica, so losses and metrics are {replicas} times those of one process")

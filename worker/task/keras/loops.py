@@ -159,8 +159,7 @@ def _feed(strategy: Any, given: dict[str, Any], steps: Any, is_trained: bool = F
 
 def _needs_no_build(model: Any) -> None:
     """A model without `call` (its `train_step` calls the parts of the model, as in a GAN) cannot be built, and need not be: Keras builds
-    none without a strategy. Nor can one whose `train_step` gives `call` other things than the data's `x`, such as three pictures.
-    """
+    none without a strategy. Nor can one whose `train_step` gives `call` other things than the data's `x`, such as three pictures."""
     from keras import Model
 
     if "_symbolic_build" in vars(model) or not (is_wanted(model.distribute_strategy) or recorder.is_on()):

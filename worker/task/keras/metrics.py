@@ -19,8 +19,7 @@ from . import one_replica, parts
 
 MOST = 1 << 16
 """The most numbers that the variables of metrics may have to be added up in each step. Above this, the logs of a step are means, as in
-Keras.
-"""
+Keras."""
 
 
 def adopt(model: Any, strategy: Any) -> None:
@@ -38,9 +37,7 @@ def adopt(model: Any, strategy: Any) -> None:
 
 @contextlib.contextmanager
 def counted_once(model: Any) -> Iterator[None]:
-    """While this is entered in a replica, whose part is the whole batch, only the first replica counts the rows: the sums of the replicas'
-    variables are the metrics.
-    """
+    """While this is entered in a replica that has the whole batch, only the first replica counts the rows."""
     import tensorflow as tf
 
     found = {id(variable): variable.value for variable in model.metrics_variables}.values()
@@ -150,9 +147,7 @@ class Packing:
 
     @contextlib.contextmanager
     def results_seen(self) -> Iterator[None]:
-        """While this is entered, what metrics give is known: a step of the program may show it by a name of its own. Enter this outside of
-        the code of the replicas.
-        """
+        """While this is entered in front of the replicas' code, it is known what metrics give: a step may show that by another name."""
         with contextlib.ExitStack() as stack:
             for metric in parts.metrics_of(self._model) if self._compared is not None else ():
                 stack.enter_context(one_replica.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))
@@ -165,8 +160,7 @@ class Packing:
 
     def pack(self, wish: Any, outputs: Any, rows: Any, total: Any) -> Any:
         """In a replica: the outputs of a step and the metrics' variables as one tensor; or the outputs alone, where they are no numbers.
-        `wish`: a number of this worker, which is added up with them. `rows`, `total`: of this part, and of all (see `parts.run`).
-        """
+        `wish`: a number of this worker, which is added up with them. `rows`, `total`: of this part, and of all (see `parts.run`)."""
         import tensorflow as tf
         from keras.src import tree
 
@@ -192,8 +186,7 @@ class Packing:
 
     def _compare(self, outputs: Any, has_rows: Any) -> list[Any]:
         """In a replica: 1 for each log that is the value of its metric, and 0 for another one. A replica without rows has counted a row
-        that stands in, which its metrics have not: it cannot tell, and leaves it to the others.
-        """
+        that stands in, which its metrics have not: it cannot tell, and leaves it to the others."""
         import tensorflow as tf
 
         if self._compared is None or not self._state or not isinstance(outputs, dict):

@@ -57,8 +57,7 @@ def _of_own_layers(model: Any) -> set[int]:
 @patches.guarded(WARNINGS)
 def statistics(model: Any) -> list[tuple[Any, Any]]:
     """The moving statistics of layers that may normalize by a part of a batch, with their values: one that is called with `training=False`
-    changes none.
-    """
+    changes none."""
     layers = [layer for layer in model._flatten_layers() if is_normalized_by_parts(layer) and layer.built]
     return [(layer.moving_variance, layer.moving_variance.numpy()) for layer in layers]
 

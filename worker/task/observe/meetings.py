@@ -37,8 +37,7 @@ _SUMS = 5
 """The numbers of a `_Meeting`, see `read`."""
 _WAITED, _WITHIN = "waited", "within"
 """The variables of a `_Meeting`: the seconds that the task waited outside the input, and within, each less the time since 1970 at which a
-meeting that goes on has begun.
-"""
+meeting that goes on has begun."""
 
 _launchers: list[Any] = shared("launchers", list)
 """The launchers that have launched something, the newest last; each has a `_Meeting` as its attribute `_orch_meeting`."""
@@ -51,8 +50,7 @@ _devices: dict[int, str] = shared("devices", dict)
 class _Here:
     in_input = 0
     """In how many calls the program gets the next batch from a distributed dataset. No thread has this for itself: TensorFlow has threads
-    for eager meetings, and all workers have the same meetings in the same order, so no other thread has a meeting meanwhile.
-    """
+    for eager meetings, and all workers have the same meetings in the same order, so no other thread has a meeting meanwhile."""
 
 
 _here = shared("here", _Here)
@@ -85,9 +83,7 @@ def _install(on_first: Callable[[], Any]) -> None:
 
 
 def current_context() -> Any:
-    """Return what has the resources of TensorFlow. A program may put another one in its place; this makes none, whose devices would be
-    fixed.
-    """
+    """Return what has TensorFlow's resources. A program may replace it; this makes none, whose devices would be fixed."""
     module = sys.modules.get("tensorflow.python.eager.context")
     return None if module is None else module.context_safe()
 
@@ -104,8 +100,7 @@ def within_input() -> Iterator[None]:
 
 def read() -> list[float]:
     """Return how often the task came to a meeting, how often all had come, the seconds that it waited, those of them within the input, and
-    a number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on.
-    """
+    a number that every meeting changes. Of the meetings of graphs, the first number counts only the one that goes on."""
     total = list(_left)
     for launcher in [] if MEETINGS in guard.off else list(_launchers):
         for place, value in enumerate(_read(launcher._orch_meeting)):

@@ -25,8 +25,7 @@ EVERY = "ORCH_REPORT_EVERY"
 LONGEST = 64 * 1024
 _MOST_VALUES, _LONGEST_NAME, _LARGEST = 64, 100, 1e300
 """A report of at most so many values, with names of so many characters and numbers below this, is no longer than a line may be. Such a
-report becomes text only when it is written: most reports of short steps never are.
-"""
+report becomes text only when it is written: most reports of short steps never are."""
 
 
 def report(values: Mapping[str, Any]) -> None:

@@ -137,8 +137,7 @@ class _State:
     """How many calls of Keras's `fit` go on, one inside the other."""
     read_input: Callable[[int], float] | None = None
     """Gives for 0 the seconds that the task has taken to get its batches, with the meetings in this, and for 1 how many it has got. None:
-    orch does not count the input of this process.
-    """
+    orch does not count the input of this process."""
     read_since: Callable[[], float] | None = None
     """Gives when the fetch of a batch began that goes on, in seconds since 1970; 0: none does."""
 

@@ -112,8 +112,7 @@ def is_other(error: BaseException) -> bool:
 
 def guarded(feature: str) -> Callable[[F], F]:
     """A decorator for each function of orch's that a program or a library calls, and that replaces none: a hook of a callback, the function
-    of a thread, an import hook, a remark. It returns None once a feature that measures is off.
-    """
+    of a thread, an import hook, a remark. It returns None once a feature that measures is off."""
     import functools
 
     def decorate(function: F) -> F:
@@ -207,8 +206,7 @@ def _is_theirs(error: BaseException) -> bool:
 
 def _is_of_data(error: BaseException) -> bool:
     """True if a library that orch calls refuses what it is given, data and models of the program as a rule, or calls a function of the
-    program which fails.
-    """
+    program which fails."""
     below: list[bool] = []
     """Whether each of the frames below the last one of orch is a library's."""
     for part in _parts(error.__traceback__):

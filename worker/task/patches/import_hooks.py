@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def after(name: str, change: Callable[[ModuleType], None]) -> None:
-    """Call `change` with the module `name`: now if the process or its template has imported it, or else once it is imported.
-
-    `change` raises nothing: `patches.after` sees to that.
-    """
+    """Call `change`, which raises nothing, with the module `name`: now if it was imported, or else once it is imported."""
     present = sys.modules.get(name)
     if present is not None:
         change(present)
@@ -71,8 +68,7 @@ _printed: set[str] = shared("printed lines", set)
 
 def print_once(text: str, *, in_each_task: bool = False, is_note: bool = False) -> None:
     """Print a warning on stderr, or a note that needs no decision, once in this process. Without `in_each_task`, only in the first task of
-    each type: the other tasks would print the same.
-    """
+    each type: the other tasks would print the same."""
     is_first = in_each_task or os.environ.get("ORCH_TASK", "-0").endswith("-0")
     if is_first and text not in _printed and sys.stderr is not None:
         _printed.add(text)

@@ -103,9 +103,7 @@ _TEXT_OR_COMMENT = re.compile(
 
 
 def block_of(text: str, name: str) -> str:
-    """The lines of a name in a module's text, from ``class``, ``def``, the assignment or the import on, without their indentation; empty:
-    there is no such name.
-    """
+    """The lines of a name in a module's text, from its definition or import on, without indentation; empty: none."""
     first, after, last, indent = 0, 0, len(text), 0
     for depth, part in enumerate(name.split(".")):
         if depth:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 FEATURE = "_orch_feature"
 """An attribute of a function or class that replaces another one: its feature. The ``__wrapped__`` of a function is the replaced one. A
-program may import orch's modules a second time, under their own names, so these functions are known by an attribute.
-"""
+program may import orch's modules a second time, under their own names, so these functions are known by an attribute."""
 
 _TEXT = """
 def that_changes(ours, real, feature, failure, guard):
@@ -52,8 +51,7 @@ _makes: dict[str, Any] = {}
 
 def make(real: Any, name: str, ours: Callable[..., Any], feature: str, *, measures: bool = False) -> Any:
     """The function ``stand_in`` of `_TEXT` for `real`. `measures`: the sort of the feature. If orch's code fails, the stand-in of what
-    measures gives what the replaced function has given, and calls it if it was not called yet.
-    """
+    measures gives what the replaced function has given, and calls it if it was not called yet."""
     import functools  # TensorFlow and Keras have imported functools by now
 
     make_it = compile_once()["that_measures" if measures else "that_changes"]

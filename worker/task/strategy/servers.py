@@ -72,10 +72,7 @@ def _make_directory(state: str) -> Path:
 
 
 def serve_tensorboard(directory: str, port: str) -> NoReturn:
-    """Serve without end, on the loopback interface alone, because anyone who reaches TensorBoard reads all logs.
-
-    `directory`: relative to the working directory of the tasks. Exits with 1 if TensorBoard is not installed.
-    """
+    """Serve `directory` without end, on loopback: who reaches TensorBoard reads all. Exits with 1 where it is not installed."""
     try:
         from tensorboard import default, program
     except ImportError as error:

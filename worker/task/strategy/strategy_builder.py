@@ -87,10 +87,7 @@ def _devices() -> list[str]:
 
 
 def input_pipelines(task: Context) -> tuple[int, int]:
-    """The number of tasks among which an input is divided, and the number of this task among them, from 0.
-
-    Under MultiWorkerMirroredStrategy each worker makes its own part. Under ParameterServerStrategy the input is not divided.
-    """
+    """The number of tasks that divide an input, of MultiWorkerMirroredStrategy alone, and this task's number, from 0."""
     shares = task.strategy == "multi_worker_mirrored" and task.type != "evaluator"
     return (task.world_size, task.rank) if shares else (1, 0)
 

@@ -1,6 +1,5 @@
 """Defines what a task with a TPU needs before its import of TensorFlow: environment variables, and the spec's TPU for the program's own
-code.
-"""
+code."""
 
 from __future__ import annotations
 

@@ -35,10 +35,7 @@ _OTHER_VERSION = ("Op type not registered", "not in Op<", "GraphDef-interpreting
 
 
 def build(settings: TpuSettings) -> Any:
-    """The strategy on the TPU of these settings; None: no TPU is named, this machine has none, and the settings have a fallback.
-
-    Raises `TpuError`.
-    """
+    """The strategy on the TPU of these settings; None: none is named or here, and a fallback is set. Raises `TpuError`."""
     import tensorflow as tf
 
     name, source = target(settings, os.environ)
@@ -82,8 +79,7 @@ def _start(name: str, source: str, settings: TpuSettings) -> tuple[Any, Any]:
 @contextmanager
 def _step(doing: str, limit_s: float, ends: float, describe: Callable[[Exception], str]) -> Iterator[None]:
     """Turn every error of TensorFlow, of its client for the cloud's API and of the network into a `NoTpu`. End the process if the step has
-    not come to its end at the time `ends`: TensorFlow tries a host that does not answer again without end, and cannot be interrupted.
-    """
+    not come to its end at the time `ends`: TensorFlow tries a host that does not answer again without end, and cannot be interrupted."""
     message = (
         f"{doing} takes longer than {limit_s:g} s: is the TPU running, and its port, {PORT}, open to this machine? "
         "fix: tpu.timeout_s gives it more time"
