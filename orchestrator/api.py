@@ -137,7 +137,7 @@ def find(run: str | None = None, home: str | os.PathLike[str] | None = None) -> 
 
     `run`: the id of the run, or the beginning of its id; None: the latest run. `home`: as for `launch`.
 
-    Raises `UsageError` if there is no such run, or if several ids begin so.
+    Raises `UsageError` if there is no such run, or if several ids have this beginning.
     """
     return Run(engine_jobs.find(Path(os.path.abspath(home or os.environ.get("ORCH_HOME") or ".orch")), run))
 

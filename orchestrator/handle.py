@@ -210,8 +210,8 @@ class Run:
     def wait(self, timeout: float | str | None = None) -> Result:
         """Wait until the run has ended and no process of it is left. Returns the result.
 
-        Raises `TimeoutError` after `timeout` (seconds, or a text such as ``"10m"``); the run goes on. Raises `UsageError` for what is no
-        time.
+        Raises `TimeoutError` after `timeout` (seconds, or a text such as ``"10m"``); the run goes on. Raises `UsageError` if
+        `timeout` is not a time.
         """
         limit_s = math.inf if timeout is None else _seconds(timeout)
         try:

@@ -68,7 +68,7 @@ _wait_for_keras()
 
 
 def context() -> Context:
-    """Return this task, its cluster and its run. Without orch: a chief without other tasks, or the task of a pasted TF_CONFIG.
+    """Return this task, its cluster and its run. Without orch: a chief without other tasks, or the task of a TF_CONFIG of your own.
 
     Raises ValueError if TF_CONFIG, or a variable that orch sets, is not valid.
     """
@@ -85,7 +85,7 @@ def strategy() -> Any:
 
     Call this function before any TensorFlow operation: collectives "must be configured at program startup". Under
     ``multi_worker_mirrored``, the call waits until all workers are up. An evaluator gets a strategy for its own devices. Under ``tpu``,
-    it finds, connects and initialises the TPU. Without orch: `tf.distribute.get_strategy()`, or the strategy for a pasted TF_CONFIG.
+    it finds, connects and initialises the TPU. Without orch: `tf.distribute.get_strategy()`, or the strategy for a TF_CONFIG of your own.
 
     Raises ValueError for an invalid TF_CONFIG or an unknown strategy; `NoTpu` if there is no TPU; `TpuError` if the layout does not fit it.
     """

@@ -55,9 +55,9 @@ __all__ = [*_HOMES, "barrier"]
 
 
 def barrier(timeout: float | None = None) -> None:
-    """In a function that runs in tasks: wait until all tasks in which it was started have come here as often as this one.
+    """Wait, in a function that runs in tasks, until all of its tasks have made this call as often as this one.
 
-    Raises `TimeoutError` after `timeout` seconds, which names the tasks that are missing; without, the time of the whole call is the limit.
+    Raises `TimeoutError` after `timeout` seconds, which names the missing tasks. Without `timeout`, the limit is that of the whole call.
     Raises RuntimeError outside a function that a cluster runs.
     """
     import sys

@@ -143,7 +143,7 @@ class Cluster:
         cluster's (`worker.strategy`). `on`: the tasks; without it all that run a user's program under this strategy: under
         ``parameter_server`` chief and evaluator, as the others are servers.
 
-        Raises `UsageError` for what is no function or cannot be sent, for an empty `on`, and for a task that is not there, or busy;
+        Raises `UsageError` if it is not a function or cannot be sent, for an empty `on`, and for a task that is not there, or busy;
         `TimedOut` for a task that does not take what is sent, such as a large argument while it is paused.
         """
         if not callable(function):

@@ -67,7 +67,7 @@ class Job:
         """The values that the function has returned, by task, once it has returned in all of them.
 
         Raises what the function has raised in the task that failed first, from a `TaskFailed` with that task's traceback and the state
-        of the others; `TaskFailed` itself if a task was killed or died, if the exception cannot be carried here, or if the cluster was
+        of the others; `TaskFailed` itself if a task was killed or died, if the exception cannot be sent, or if the cluster was
         left before the function was over; `TimedOut`, with all stacks, after `timeout` seconds or at the end of the call's own time.
         Tasks in which the function still runs then are killed.
         """

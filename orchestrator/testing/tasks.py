@@ -110,7 +110,7 @@ class Task:
         self._run.residents[self.name].send({"do": "signal", "number": int(number)})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End the process with a signal; the end by SIGKILL is waited for. A function that ends by this signal counts as killed."""
+        """End the process with a signal; waits for the end by SIGKILL. A function that ends by this signal counts as killed."""
         self.send_signal(number)
         if number == signal.SIGKILL:
             self._run.await_ends([self])

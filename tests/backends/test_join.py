@@ -269,7 +269,7 @@ def test_the_doctor_says_what_is_known_and_what_is_missing(orch: Orch) -> None:
         "error    --join: the number of nodes is not known here (no engine is recognised here)",
         "         fix: --nodes N",
         "error    --join: which of the nodes this is, is not known here (no engine is recognised here)",
-        "         fix: --node-index I, from 0 on; node 0 takes the run",
+        "         fix: --node-index I, from 0 on; node 0 controls the run",
         "         more: orch help join",
     ]
     known = orch("doctor", "--join", env={**CLEAN, **STEP, "SLURM_PROCID": "3", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, check=0).out

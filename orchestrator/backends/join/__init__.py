@@ -56,7 +56,7 @@ ASK_S = 30.0
 """How long a node that was lost has to dial again, where a restart needs it."""
 _MISSING = {
     "nodes": ("the number of nodes is not known here", "--nodes N"),
-    "node_index": ("which of the nodes this is, is not known here", "--node-index I, from 0 on; node 0 takes the run"),
+    "node_index": ("which of the nodes this is, is not known here", "--node-index I, from 0 on; node 0 controls the run"),
 }
 
 

@@ -70,7 +70,7 @@ def _idle(given: Mapping[str, InputCounts]) -> Iterator[str]:
     busy = len(given) - len(idle)
     if idle and busy:
         steps = max(given[name].steps for name in idle)
-        why = f"as with {count_of(busy, 'file')} for {len(given)} workers; auto_shard: data, or {len(given)} files or more"
+        why = f"as with {count_of(busy, 'file')} for {len(given)} workers. fix: --auto-shard data, or write {len(given)} files or more"
         if all(_is_of_single_elements(given[name]) for name in given if name not in idle):
             why = f"as with a global batch of {count_of(busy, 'element')}, or {why}"
         yield f"{group_tasks(idle)} got 0 of {steps:,} batches: only {busy} of {len(given)} tasks had anything to read, {why}"
@@ -82,7 +82,7 @@ def _idle_replicas(given: Mapping[str, InputCounts]) -> Iterator[str]:
         empty = given[idle[0]].batches.count(0)
         yield (
             f"{empty} of {len(given[idle[0]].batches)} replicas of {group_tasks(idle)} got no batch: "
-            "the global batch has fewer elements than there are replicas; make it larger"
+            "the global batch has fewer elements than there are replicas. fix: make it larger"
         )
 
 
@@ -97,7 +97,7 @@ def _uneven(given: Mapping[str, InputCounts]) -> Iterator[str]:
         rest = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
         fullest = max(batches, key=batches.__getitem__)
         if not _differ_by_small_batches(given[least], given[fullest]):  # a small last batch costs no element
-            why = "its share ended sooner, and the rest of its steps were empty; auto_shard: data, or files of even size"
+            why = "its share ended sooner, and the rest of its steps were empty. fix: --auto-shard data, or write files of even size"
             yield f"{least}{rest} had {batches[least]:,} batches, others {most:,}: {why}"
 
 

@@ -84,8 +84,8 @@ def _describe_apart(cluster: Cluster) -> str:
         return ""
     own = "this task may have a model of its own" if len(names) == 1 else "each may have a model of its own"
     what = f"a fit has trained a model from outside of the scope of the strategy, so {own}"
-    remedy = "if the tasks were to train that model together, make and compile it inside of `with strategy.scope():`"
-    return f"{group_tasks(names)}: {what}; {remedy}; more: orch help {ABOUT_APART}"
+    remedy = "to train it together, make and compile the model inside of `with strategy.scope():`"
+    return f"{group_tasks(names)}: {what}. fix: {remedy}. more: orch help {ABOUT_APART}"
 
 
 def run_out(

@@ -14,8 +14,8 @@ WORDS = ("nan", "inf", "-inf")
 _WHEN = ("epoch", "step")
 ABOUT = "a-loss-that-is-nan"
 """The heading of docs/why.md."""
-_REMEDY = "a smaller learning rate, clipped gradients, or the data has such values"
-REMEDY = f"{_REMEDY}; --fail-on-nan ends such a run; more: orch help {ABOUT}"
+_REMEDY = "lower the learning rate, clip gradients, or look for such values in the data"
+REMEDY = f"fix: {_REMEDY}; --fail-on-nan ends such a run. more: orch help {ABOUT}"
 
 
 def as_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, s
 
 def judge(cluster: Cluster) -> tuple[str, ...]:
     """A remark about the values that are not finite in the last reports of the training tasks; none where such a value ends the run."""
-    return tuple(f"{text}: {REMEDY}" for text in describe(cluster))
+    return tuple(f"{text}. {REMEDY}" for text in describe(cluster))
 
 
 def news(before: Cluster, after: Cluster, task: str) -> str:

@@ -363,7 +363,7 @@ class JoinSettings(BackendSpec):
 
     join: bool = setting(
         False,
-        "This same command runs on each node: node 0 takes the run, and the others join it.",
+        "This same command runs on each node: node 0 controls the run, and the others join it.",
         example="true",
         words="no",
         flag="--join",

@@ -96,7 +96,7 @@ def test_a_success_with_a_loss_that_is_nan_is_not_green(made: MadeUpRun, text: s
     page = report_page.page(doubtful.run)
     top = page[page.index('<section class="verdict') : page.index("</section>")]
     assert top.startswith('<section class="verdict odd"')
-    assert "<p>worker-0..1: norm and loss are nan by step 1: a smaller learning rate, " in top
+    assert "<p>worker-0..1: norm and loss are nan by step 1. fix: lower the learning rate, " in top
     charts_of = {one.title: one for one in report_page.contents(doubtful.run, gather(doubtful.run))["reported"]}
     assert (charts_of["loss"].last, charts_of["loss"].summary) == ("nan", "loss: lowest 0.1429, highest 1, at the end nan")
     assert charts_of["norm"].summary == "norm: never a finite number, at the end nan"

@@ -36,8 +36,8 @@ def test_a_value_that_is_no_number_is_a_remark_with_its_first_report() -> None:
         reported(history, task, epoch=2, step=4, loss="nan")
     reported(history, "worker-2", norm="-inf")
     assert remarks_of(history) == [
-        f"worker-0..1: loss is nan by epoch 1 and step 4: {REMEDY}",
-        f"worker-2: norm is -inf: {REMEDY}",
+        f"worker-0..1: loss is nan by epoch 1 and step 4. {REMEDY}",
+        f"worker-2: norm is -inf. {REMEDY}",
     ]
 
 
@@ -53,7 +53,7 @@ def test_values_of_one_task_are_one_remark_with_the_first_report_of_any_and_one_
             assert [*history.cluster.tasks["worker-0"].not_finite] == ["loss", "val_loss", "norm"]
     assert lines == ["worker-0: loss is nan by epoch 1; --fail-on-nan ends such a run", None, None]
     reported(history, "worker-0", epoch=4, loss="nan", val_loss="nan")
-    assert remarks_of(history) == [f"worker-0: loss and val_loss are nan by epoch 1: {REMEDY}"]
+    assert remarks_of(history) == [f"worker-0: loss and val_loss are nan by epoch 1. {REMEDY}"]
 
 
 def test_workers_that_have_trained_apart_are_a_remark() -> None:
@@ -87,7 +87,7 @@ def test_such_a_report_ends_the_run_if_the_user_wants_that_and_nothing_restarts(
     verdict = history.sweep_all()
     assert (verdict.outcome, verdict.exit_code, verdict.remarks) == (Outcome.FAILED, 1, ())
     assert (history.cause.task, history.cause.what) == ("worker-1", "reported that loss is nan by step 8 (--fail-on-nan)")
-    assert (history.cause.about, history.cause.remedy.split(",")[0]) == ("a-loss-that-is-nan", "a smaller learning rate")
+    assert (history.cause.about, history.cause.remedy.split(",")[0]) == ("a-loss-that-is-nan", "lower the learning rate")
 
 
 def test_the_last_report_counts_also_if_it_comes_after_the_end_of_its_task() -> None:

@@ -38,13 +38,13 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 
 class KerasCheckpoint:
-    """Saves for Keras's `fit`: ``model.fit(..., callbacks=[worker.KerasCheckpoint(every=100)])``. ``orch up --checkpoint`` adds it itself.
+    """Save Keras's `fit`: ``model.fit(..., callbacks=[worker.KerasCheckpoint(every=100)])``. ``orch up --checkpoint`` adds it itself.
 
-    After a restart, `fit` continues with the step after the newest save: weights, optimizer, seeds, metrics, History, the state of the
-    other callbacks, the epoch, and the place in the data. Give it to all workers.
+    After a restart, `fit` continues with the step after the newest checkpoint: weights, optimizer, seeds, metrics, History, the state of
+    the other callbacks, the epoch, and the place in the data. Give it to all workers.
 
-    `every`: steps between two saves; by default the end of each epoch. `keep`: how many saves stay (the spec's, or 3). `dir`: the directory
-    of the saves, as in `worker.checkpoints`.
+    `every`: steps between two checkpoints; by default the end of each epoch. `keep`: how many stay (`checkpoints.keep`, or 3).
+    `dir`: their directory, as in `worker.checkpoints`.
 
     The object is a callback of the Keras that TensorFlow uses: Keras 3, or Keras 2 (tf-keras). Under ParameterServerStrategy nothing is
     saved, and orch prints the reason.

@@ -111,9 +111,8 @@ class Saver:
         return self._at.epoch
 
     def step(self, steps: int = 1, **values: Any) -> None:
-        """A step is over: report it, as `worker.report` does, and save if a save is due. All workers make this call.
-
-        `steps`: of a call that runs several.
+        """Report a finished step, as `worker.report` does, and save if a checkpoint is due. All workers make this call. `steps`: how many
+        steps have finished, if it is more than one.
         """
         before, self._steps = self._steps, self._steps + steps
         if not (self._is_iterating or self._is_positioned or input_policy.starts_given):
@@ -131,13 +130,12 @@ class Saver:
         self._write("")
 
     def wait(self) -> None:
-        """Wait until the last save is on the disk. The end of the program waits, too."""
+        """Wait until the last checkpoint is on the disk. The end of the program also waits for it."""
         self._session.series.wait()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left of `count`, from 0; at the end of each epoch a save is made.
-
-        After the last epoch the save says that the training is over: a restart of the program does not train again.
+        """The numbers of the epochs that are left of `count`, from 0; the end of each epoch saves. The checkpoint after the last epoch
+        marks the end of the training: a restart of the program does not train again.
         """
         while self._at.epoch < count:
             yield self._at.epoch
