@@ -50,10 +50,13 @@ FORKING: set[int] = set()
 DYING_S = 20.0
 """How long a process may take to die after the test that started it."""
 
-# A busy machine is no failure, and what fails once fails again.
-hypothesis.settings.register_profile(
-    "orch", deadline=None, derandomize=True, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# What is rewritten of the tests is kept, whatever the environment says: without it each process rewrites all of them at each start.
+sys.dont_write_bytecode = False
+
+# A busy machine is no failure, and what fails once fails again. At night each test draws many more examples, and other ones each time.
+_SLOW_MACHINE = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("orch", _SLOW_MACHINE, max_examples=60, derandomize=True)
+hypothesis.settings.register_profile("night", _SLOW_MACHINE, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile("orch")
 
 IMPATIENT = {"ORCH_TIME_SCALE": "0.1"}
@@ -227,25 +230,24 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 # --- what is left behind -----------------------------------------------------------------------
 
 
-def _started_here(mark: str) -> set[psutil.Process]:
-    """Living processes below this one, and any other one whose environment carries the mark.
+def _started_here(mark: str, before: set[int]) -> set[psutil.Process]:
+    """Living processes, not of those `before`, below this one or below one of `FORKING`, and those whose environment carries the mark.
 
-    A task leads its own session and may have lost its parents, so the tree alone does not find it.
+    A task leads its own session and may have lost its parents, so the tree alone does not find it. All processes are asked after each of
+    thousands of tests, so only new ones are.
     """
-    found = set(psutil.Process().children(recursive=True))
-    for pid in FORKING:
-        with suppress(psutil.NoSuchProcess):
-            found.update(psutil.Process(pid).children(recursive=True))
-    for pid in psutil.pids():
+    found = set()
+    roots, new = {os.getpid(), *FORKING}, {*psutil.pids()} - before
+    for pid in new - DAEMONS - _of_clusters() if new else ():
         with suppress(psutil.Error, OSError):
-            if pid != os.getpid() and _carries(pid, mark):
-                found.add(psutil.Process(pid))
-    stays = DAEMONS | _of_clusters()
-    return {process for process in found if process.pid not in stays and _lives(process)}
+            process = psutil.Process(pid)
+            if _carries(pid, mark) or any(parent.pid in roots for parent in process.parents()):
+                found.add(process)
+    return {process for process in found if _lives(process)}
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Whether this is a process of the test with this mark. All processes are asked after each of thousands of tests."""
+    """Whether this is a process of the test with this mark."""
     if sys.platform == "linux":
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"{TEST_ID}={mark}\0".encode() in file.read()
@@ -291,10 +293,10 @@ def _describe(process: psutil.Process) -> str:
         return f"process {process.pid}"
 
 
-def _surviving_processes(mark: str, before: set[psutil.Process]) -> list[str]:
+def _surviving_processes(mark: str, before: set[int]) -> list[str]:
     """Wait until everything that the test started is gone. What is not gone in time is described and killed."""
     deadline = time.monotonic() + DYING_S
-    while left := _started_here(mark) - before:
+    while left := _started_here(mark, before):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             break
@@ -339,7 +341,7 @@ def _litter() -> set[Path]:
 def _nothing_left(_clean_environment: None) -> Iterator[None]:
     """Fail a test that leaves a process, an open file, a stray directory or a blocked signal behind, and name it."""
     mark, blocked = uuid.uuid4().hex, signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    processes, files, litter = set(psutil.Process().children(recursive=True)), _open_files(), _litter()
+    processes, files, litter = {*psutil.pids()}, _open_files(), _litter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TEST_ID, mark)
         yield

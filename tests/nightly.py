@@ -30,6 +30,8 @@ PASSED, FAILED, LATE, CUT = "passed", "failed", "over its budget", "cut by its b
 _SLOW = "python -m pytest -n 2 -p tests.again -m 'slow and not core'"
 _ENGINES = "tests/backends tests/real/test_ssh.py tests/real/test_slurm.py tests/real/test_join.py tests/real/test_kubernetes*.py"
 _JOIN = "tests/backends/test_join.py tests/backends/test_join_engines.py tests/real/test_join.py tests/test_archive.py"
+_DRAWN = "tests/model tests/record tests/insight/profiling tests/worker/protocol tests/worker/test_element_counts.py"
+"""Where tests draw their examples."""
 _SLOW_TESTS = (  # each group takes about as long
     _ENGINES,
     "tests/real/test_keras.py tests/real/test_judge.py tests/real/test_lines.py",
@@ -85,6 +87,7 @@ PARTS = (
     Part(
         "slow", f"{_SLOW} --durations=30", 60, tuple(f"{_SLOW} {tests}" for tests in _SLOW_TESTS), 6
     ),  # the tests that `make test` leaves out
+    Part("drawn", f"python -m pytest -n 2 --hypothesis-profile night {_DRAWN}", 30),
     Part("engines", f"{_SLOW} {_ENGINES}", 30),
     Part("join", f"python -m pytest -n 2 {_JOIN} --durations=10", 15),
     Part("dist", "make dist", 15),
@@ -103,11 +106,7 @@ PARTS = (
     ),
     Part("python-3.14", "python -m tests.python_3_14", 20),
     Part(
-        "keras-tests",
-        f"{_KERAS_TESTS} --all && {_KERAS_TESTS} --all --next",
-        120,
-        tuple(f"{_KERAS_TESTS} {group}" for group in _CALM),
-        10,
+        "keras-tests", f"{_KERAS_TESTS} --all && {_KERAS_TESTS} --all --next", 120, tuple(f"{_KERAS_TESTS} {group}" for group in _CALM), 10
     ),
 )
 

@@ -26,7 +26,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 @pytest.fixture(scope="session")
 def _session(_clean_environment: None) -> Iterator[None]:
     """What all clusters share. Their processes and files stay between tests, as a user's do: what is left is looked for after the last."""
-    mark, before, files = uuid.uuid4().hex, set(psutil.Process().children(recursive=True)), conftest._open_files()
+    mark, before, files = uuid.uuid4().hex, {*psutil.pids()}, conftest._open_files()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(conftest.TEST_ID, mark)
         session = Session.get()

@@ -15,7 +15,7 @@ from tests import conftest
 
 @pytest.fixture(scope="session")
 def _shared_processes(_clean_environment: None) -> Iterator[None]:
-    mark, before = uuid.uuid4().hex, set(psutil.Process().children(recursive=True))
+    mark, before = uuid.uuid4().hex, {*psutil.pids()}
     files = conftest._open_files()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(conftest.TEST_ID, mark)

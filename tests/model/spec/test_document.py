@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, SpecError
@@ -188,14 +188,12 @@ json_value = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(json_text, json_value, max_size=5), st.sampled_from([None, 1]))
 def test_json_is_read_as_json_means_it(value: dict[str, Any], indent: int | None) -> None:
     assert plain(read(json.dumps(value, indent=indent), "orch.yaml")) == value
     assert plain(wrap(value, "here")) == value
 
 
-@settings(deadline=None)
 @given(st.one_of(st.binary(), st.text(alphabet=" \n\t:-?[]{},&*!<|>'\"%@#ab1~\\ux\0", max_size=60), st.text()))
 def test_any_bytes_are_read_or_refused(text: str | bytes) -> None:
     with suppress(SpecError):
@@ -305,7 +303,6 @@ def test_wrong_assignments_say_what_is_wrong(text: str, message: str) -> None:
     assert message in problem.message
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_assignment_is_read_or_refused(text: str) -> None:
     for candidate in (text, f"a={text}", f"a=[{text}]"):

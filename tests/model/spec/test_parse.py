@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
@@ -416,7 +416,6 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return {**draw(rest), **program, "strategy": strategy, "tasks": tasks}
 
 
-@settings(deadline=None)
 @given(documents())
 def test_a_spec_survives_the_way_to_a_document_and_back(data: Any) -> None:
     spec = parse(read(json.dumps(data), "orch.yaml"), workdir="/home/me")
@@ -428,7 +427,6 @@ def test_a_spec_survives_the_way_to_a_document_and_back(data: Any) -> None:
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
 
-@settings(deadline=None)
 @given(documents())
 def test_the_json_schema_accepts_whatever_is_valid(data: Any) -> None:
     spec = parse(wrap(data, "here"), workdir="/")
@@ -461,13 +459,11 @@ def assert_spec_or_problems(document: Node) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6))
 def test_any_tree_is_a_spec_or_refused(data: Any) -> None:
     assert_spec_or_problems(wrap(data, "here"))
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.one_of(st.binary(), st.text(), st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6).map(json.dumps)))
 @example("script: 2024-01-31\ntasks: {worker: 2024-01-31}")
 @example("script: a\ntasks: {worker: 9999999999999999999, ps: .nan, chief: .inf, evaluator: -.inf}")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.record.text.noise import Noise
@@ -163,7 +163,6 @@ MIXED = [line for name in ONLY_NOISE for line in lines_of(name)] + [
 ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(MIXED), max_size=40), st.lists(st.integers(0, 40)))
 def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str], cuts: list[int]) -> None:
     whole = Noise()
@@ -173,7 +172,6 @@ def test_what_is_folded_does_not_depend_on_how_the_lines_arrive(lines: list[str]
     assert [line for a, b in pairwise(bounds) for line in pieces.fold(lines[a:b])] == one_by_one
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=30)))
 def test_a_user_s_text_is_never_folded(lines: list[str]) -> None:
     assert Noise().fold(lines) == lines

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
@@ -67,7 +67,6 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=60)
 def test_a_mirror_has_what_its_source_has_after_each_fetch(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, bytes]]
 ) -> None:
@@ -181,7 +180,6 @@ def _lines() -> st.SearchStrategy[bytes]:
 
 
 @given(data=st.tuples(st.booleans(), _lines()), cuts=st.lists(st.integers(0, 400), max_size=5))
-@settings(max_examples=300)
 def test_bytes_of_any_kind_are_pieces_or_an_error_however_they_come(data: tuple[bool, bytes], cuts: list[int]) -> None:
     whole = (MARK if data[0] else b"noise") + data[1]
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
