@@ -143,10 +143,7 @@ class TaskSettings:
         ),
     ),
     "worker/task/strategy/strategy_builder.py": (
-        (
-            '    "tpu": _tpu,\n',
-            '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "tpu": _tpu,\n',
-        ),
+        ('    "tpu": _tpu,\n', '    "pod": lambda task: f"{task.settings.pod.name}: {task.settings.pod.chips}",\n    "tpu": _tpu,\n'),
     ),
 }
 """All that a strategy with keys of its own is: a row, a section and its field, a field of the tasks' settings, a builder."""

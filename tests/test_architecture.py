@@ -479,11 +479,7 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 def help_of(*command: str) -> tuple[str, set[str]]:
     """What ``orch COMMAND --help`` prints, and the modules it has imported."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_FRESH_INTERPRETER, *command, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", IN_A_FRESH_INTERPRETER, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     code, imported = json.loads(done.stderr.splitlines()[-1])

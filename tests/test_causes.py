@@ -149,11 +149,3 @@ def test_a_program_that_only_wraps_python_is_judged_by_the_end_of_its_log(orch: 
     write_script(tmp_path, "import frobnicate")
     done = orch("up", "--no-python", "./wrapper.sh", "-n", "1", "--", sys.executable, "script.py", check=1)
     assert "fix: install frobnicate in the tasks' Python" in report(done.err)
-
-
-def test_a_missing_module_is_told_with_the_interpreter_that_misses_it(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "import frobnicate.sub")
-    text = report(orch("up", "script.py", "-n", "1", check=1).err)
-    assert "  fix: install frobnicate in /" in text
-    assert "--python" in text
-    assert run.cause()["remedy"].startswith("install frobnicate in /")

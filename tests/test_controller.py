@@ -281,17 +281,6 @@ def test_a_turn_of_the_loop_reads_few_requests_and_a_cut_line_is_put_together() 
     os.close(write_end)
 
 
-def test_a_run_in_a_thread_of_another_program_takes_requests(tmp_path: Path, orch: Orch) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, WAITING)).run
-    ends = []
-    thread = threading.Thread(target=lambda: ends.append(controller.run(read_start(run), Messages())))
-    thread.start()
-    wait_for_file(tmp_path / "up")
-    orch("down", check=0)
-    thread.join()
-    assert [ended.verdict.exit_code for ended in ends] == [143]
-
-
 def test_a_controller_that_resumes_a_run_acts_on_what_the_former_one_has_not_read(tmp_path: Path) -> None:
     run = create_run(tmp_path / ".orch", "one")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -25,7 +24,7 @@ from tests.conftest import ROOT, Orch
 DOCUMENTS = sorted(path for where in (".", "docs", "examples", "benchmarks") for path in (ROOT / where).glob("*.md"))
 INDEX = ROOT / "docs/README.md"
 OWN_VARIABLES = {
-    *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE", "ORCH_ORDER"),
+    *("ORCH_CALLS", "ORCH_CALLS_PRELOAD", "ORCH_CALLS_COVERAGE", "ORCH_REPORT_EVERY", "ORCH_WARM_LIFELINE", "ORCH_COMPLETE", "ORCH_ORDER")
 }
 TUTORIAL = ROOT / "docs/tutorial.md"
 """tests/real/test_tutorial.py types its commands."""
@@ -162,24 +161,6 @@ def test_a_command_in_a_sentence_can_be_typed(path: Path, monkeypatch: pytest.Mo
         assert name in {*COMMANDS_ALONE, *answers("command"), "help", "warm"}, line
         if rest and name not in answers("command") and not is_partial:
             check_command_line(line)
-
-
-@pytest.mark.slow
-def test_the_sweep_of_the_page_can_be_typed(tmp_path: Path) -> None:
-    """The block for bash of docs/commands.md, with a script that reports a loss for each rate."""
-    (tmp_path / "train.py").write_text("import sys, worker\nworker.report(loss=abs(0.02 - float(sys.argv[2])))\n")
-    (block,) = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/commands.md").read_text(), re.MULTILINE | re.DOTALL)
-    done = subprocess.run(
-        ["bash", "-e", "-c", f'orch() {{ "{sys.executable}" -m orchestrator "$@"; }}\n{block}'],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    rates = [named[1] for row in done.stdout.splitlines() if (named := re.match(r"lr-(0\.\d+)", row))]
-    assert rates[:6] == ["0.1", "0.001", "0.01", "0.001", "0.01", "0.1"], done
-    assert sorted(rates[6:]) == ["0.001", "0.01", "0.1"], "in the order of the times"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

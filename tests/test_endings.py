@@ -10,16 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import IMPATIENT, Orch
-from tests.live import LiveRun, wait_for_file, wait_until_ready, write_script
-
-
-def test_a_run_whose_tasks_all_end_well_succeeds(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "print('done', TASK)")
-    done = orch("up", "script.py", "-n", "3", check=0)
-    assert sorted(done.out.splitlines()) == [f"worker-{i} | done worker-{i}" for i in range(3)]
-    assert (run.result()["outcome"], run.result()["exit_code"]) == ("succeeded", 0)
-    assert re.fullmatch(r"orch: script-\S+ succeeded after \d+\.\d s", done.err.splitlines()[-1])
-
+from tests.live import LiveRun, write_script
 
 # --- failures ----------------------------------------------------------------------------------
 
@@ -66,14 +57,6 @@ def test_a_death_by_signal_is_said_in_words(orch: Orch, tmp_path: Path) -> None:
     assert re.search(r'/script.py", line \d+ in <module>$', frame)
 
 
-def test_a_killed_task_is_the_cause(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, "ready(); sleep()")
-    running = orch.start("up", "script.py", "-n", "2")
-    wait_until_ready(tmp_path, "worker-0", "worker-1")["worker-1"].kill()
-    assert "first failure: worker-1 on local: killed by SIGKILL\n" in running.wait(check=137).err
-    assert run.cause()["task"] == "worker-1"
-
-
 def test_an_exception_is_shown_with_its_traceback(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "def deep():\n    raise ValueError('that is why')\ndeep()")
     done = orch("up", "script.py", "-n", "1", check=1)
@@ -103,15 +86,6 @@ def test_what_a_task_does_when_it_is_stopped_is_never_the_cause(orch: Orch, tmp_
     assert "stopped because of it: worker-0\n" in done.err
     assert "failed after it" not in done.err
     assert "stopped, not failed" not in done.err[done.err.index("first failure") :]
-
-
-def test_a_program_that_cannot_be_executed_is_our_failure_and_named(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/no/such/interpreter\n")
-    program.chmod(0o700)
-    done = orch("up", "--no-python", "./program", "-n", "2", check=125)
-    assert "could not be started: ./program: No such file or directory" in done.err
-    assert run.result()["outcome"] == "broken"
 
 
 # --- parameter servers -------------------------------------------------------------------------
@@ -208,12 +182,3 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_pat
     said = [line for line in done.err.splitlines() if line.startswith("orch: waiting for ")]
     assert said[-2:] == [f"orch: {first}", f"orch: {second}"]  # before that, on a slow machine, that nobody is up
     assert len(said) == len(set(said))
-
-
-def test_who_is_awaited_is_said_while_the_user_waits(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, "server = TASK == 'worker-0' and listen()\nready()\nsleep()")
-    running = orch.start("up", "script.py", "-n", "2", env=IMPATIENT)
-    assert wait_for_file(tmp_path / "worker-0.ready")
-    running.wait_for("waiting for worker-1: no port is open yet (1 of 2 up)")
-    running.signal(2)
-    running.wait(check=130)

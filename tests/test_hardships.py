@@ -88,7 +88,7 @@ def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script
 
 
 def test_a_program_that_opens_no_port_is_not_waited_for(orch: Orch) -> None:
-    done = orch("up", "--no-python", "sleep", "-n", "2", "--", "5", check=0)
+    done = orch("up", "--no-python", "sleep", "-n", "2", "--", "2", check=0)
     assert "waiting for" not in done.err
     assert re.search(r"^orch: 2 tasks have started; orch waits for the ports of a command only with timeouts.start_s$", done.err, re.M)
 

@@ -93,15 +93,6 @@ def test_a_leak_fails_the_test_and_is_named_and_a_tidy_test_passes(run_tests: Ru
     assert not re.search("ERROR at teardown of test_tidy", said)
 
 
-def test_real_tests_run_after_fast_ones_and_slow_ones_last(run_tests: RunTests) -> None:
-    code, said = run_tests(
-        "@pytest.mark.slow\ndef test_slow(): pass\ndef test_fast(): pass\n",
-        **{"a/real/test_cluster": "def test_real(): pass\n"},
-    )
-    assert code == 0, said
-    assert re.findall(r"::test_(\w+) PASSED", said) == ["fast", "real", "slow"]
-
-
 def test_what_the_tests_start_has_no_signal_ignored_or_blocked(run_tests: RunTests) -> None:
     """As under nohup, in a shell's background, or below a program that left a signal blocked."""
     ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)

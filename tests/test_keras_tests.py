@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.keras_tests import __main__ as runner
-from tests.keras_tests.__main__ import APART, DIED, LEFT_OUT, NEVER
+from tests.keras_tests.__main__ import DIED, LEFT_OUT, NEVER
 
 TESTS = """
     import os
@@ -77,49 +72,6 @@ def test_each_test_has_its_outcome_also_where_one_hangs_or_ends_the_process(test
         "test_comes_after_it": "passed",
     }
     assert found["one_test.py::Test::test_a_fails"][1] == "AssertionError: 1 != 2"
-
-
-def test_workers_end_where_a_test_goes_another_way_in_one_of_them(tests: Path) -> None:
-    cluster = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}})
-    words = (
-        sys.executable,
-        str(runner.HERE / "inside.py"),
-        str(tests),
-        "none",
-        *(f"one_test.py::test_{it}" for it in ("passes", "goes_another_way", "comes_after_it")),
-    )
-    workers = [
-        subprocess.Popen(words, cwd=tests, env={**os.environ, "ORCH_TASK": task, "TF_CONFIG": cluster}, stdout=subprocess.DEVNULL)
-        for task in ("worker-0", "worker-1")
-    ]
-    assert [worker.wait(60) for worker in workers] == [1, 1]
-    assert list(tests.glob("*.end")) == []
-    found = [{name: (outcome, why) for name, outcome, _, why in runner._lines(tests / f"worker-{index}.jsonl")} for index in (0, 1)]
-    assert [outcome for outcome, _ in runner._together(found).values()] == ["passed", APART]
-
-
-def test_sigterm_ends_the_test_that_runs(tests: Path) -> None:
-    packages, python = tests / "lib" / "python3" / "site-packages", tests / "bin" / "python"
-    (packages / "keras" / "src").mkdir(parents=True)
-    python.parent.mkdir()
-    (tests / "one_test.py").rename(packages / "keras" / "src" / "one_test.py")
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    program = (
-        "import sys; from pathlib import Path; from tests.keras_tests import __main__ as runner; "
-        "runner._make = lambda next_: Path(sys.argv[1]); sys.exit(runner.main(sys.argv[2:]))"
-    )
-    words = (sys.executable, "-c", program, str(python), "one_test.py", "--ways", "alone", "--keep", str(tests / "kept"))
-    process = psutil.Popen(words, cwd=runner.HERE.parents[1], stdout=subprocess.DEVNULL)
-    now = tests / "kept" / "one_test.py" / "alone" / "alone.now"
-    while not (now.exists() and now.read_text().endswith("test_b_hangs")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    begun = process.children(recursive=True)
-    process.terminate()
-    assert process.wait(30) == 128 + signal.SIGTERM
-    assert begun
-    assert psutil.wait_procs(begun, 5)[1] == []
 
 
 @pytest.mark.parametrize(("without", "code"), [("passed", 1), ("failed", 0)])

@@ -36,26 +36,6 @@ def test_the_next_releases_have_one_keras(release: str, nightly: str, installed:
     assert wanted["alone"] == ["tf-keras~=2.22.0"]
 
 
-def test_the_table_says_what_was_run_and_what_was_not(tmp_path: Path) -> None:
-    page = tmp_path / "limits.md"
-    page.write_text("before\n<!-- written by `make matrix` -->\nold\n<!-- end of what `make matrix` writes -->\nafter\n")
-    found = {
-        NEWEST.name: {
-            "since": "2026-11-23",
-            "date": "2026-11-23",
-            "versions": {"python": "3.13.0", "tensorflow": "2.21.0", "keras": "3.15.1"},
-            "checks": {"warm start": table.OK, "fit": table.FAILED},
-        }
-    }
-    table.write(found, page)
-    before, _, when, _, titles, _, *rows, _, after = page.read_text().splitlines()
-    assert (before, when, after) == ("before", "Run 2026-11-23; `-` was not run.", "after")
-    assert titles.startswith("| Python | TensorFlow | Keras | patches | warm start |")
-    assert [row for row in rows if row.startswith("| 3.13.0 |")] == ["| 3.13.0 | 2.21.0 | 3.15.1 | - | ok | - | FAILED |" + " - |" * 7]
-    assert rows[0].startswith("| 3.10, lowest click, psutil, PyYAML | 2.16 |  | - |")
-    assert table.read(page.read_text()) == found, "so a new clone keeps what others have run"
-
-
 def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

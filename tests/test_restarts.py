@@ -135,20 +135,7 @@ def test_silence_ends_with_124_and_with_where_everybody_was(orch: Orch, tmp_path
     assert re.search(r"fix: orch up -f \S+/spec\.yaml --max-restarts 3    # starts again after a hang\n", done.err)
 
 
-@pytest.mark.parametrize(
-    "served",
-    [
-        (),
-        pytest.param(
-            (
-                "--set",
-                "serve=true",
-            ),
-            marks=pytest.mark.tensorflow,
-        ),
-    ],
-    ids=["ps", "served workers"],
-)
+@pytest.mark.parametrize("served", [(), pytest.param(("--set", "serve=true"), marks=pytest.mark.tensorflow)], ids=["ps", "served workers"])
 def test_those_that_only_serve_do_not_hide_that_the_training_hangs(orch: Orch, tmp_path: Path, served: tuple[str, ...]) -> None:
     noisy = "not TASK.startswith('chief')" if served else "TASK == 'ps-0'"
     write_script(tmp_path, f"while {noisy}:\n    print('.', flush=True)\n    time.sleep(0.1)\nsleep()")
@@ -185,17 +172,6 @@ def test_the_last_report_is_known_though_nothing_else_happens(orch: Orch, tmp_pa
 # --- the user, the controller ------------------------------------------------------------------
 
 
-def test_asked_for_a_restart_the_cluster_begins_anew(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, ATTEMPT + "tell(f'{TASK}.{ATTEMPT}')\nif ATTEMPT == 1:\n    sleep()")
-    running = orch.start("up", "script.py", "-n", "2")
-    wait_for_file(tmp_path / "worker-0.1")
-    wait_for_file(tmp_path / "worker-1.1")
-    assert "asked to start again after attempt 1" in orch("restart", check=0).err
-    running.wait(check=0)
-    assert run.result()["attempt"] == 2
-    assert "is not running" in orch("restart", check=2).err
-
-
 def test_a_controller_killed_during_a_pause_leaves_nothing(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "sys.exit(3)", ("decimal",))
     running = orch.start("up", "script.py", "-n", "2", "--max-restarts", "5", "--set", "restart.backoff_s=60")
@@ -224,14 +200,6 @@ def test_a_template_that_dies_between_attempts_costs_an_import_and_no_more(orch:
 # --- looking -----------------------------------------------------------------------------------
 
 
-def test_logs_show_each_tasks_last_attempt_or_the_one_asked_for(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, FAIL_FIRST)
-    orch("up", "script.py", "-n", "2", "--max-restarts", "1", check=0)
-    assert orch("logs", check=0).out == "worker-0 | try 2\nworker-1 | try 2\n"
-    assert orch("logs", "--attempt", "1", check=0).out == "worker-0 | try 1\nworker-1 | try 1\n"
-    assert "has no attempt 3; it has 1, 2" in orch("logs", "--attempt", "3", check=2).err
-
-
 def test_logs_follow_from_one_attempt_into_the_next(orch: Orch, tmp_path: Path) -> None:
     write_script(
         tmp_path, ATTEMPT + "print('try', ATTEMPT, flush=True)\nready()\nif ATTEMPT < 3:\n    wait_for(f'go{ATTEMPT}')\n    sys.exit(1)"
@@ -250,11 +218,3 @@ def test_logs_follow_from_one_attempt_into_the_next(orch: Orch, tmp_path: Path) 
     assert lines == ["try 1", "try 2", "try 3"]
     assert "orch: attempt 3: worker-0 failed (exit code 1) (restart 2 of 2)\n" in reading.wait(check=0).err
     running.wait(check=0)
-
-
-def test_ps_tells_of_past_attempts_to_programs(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, FAIL_FIRST)
-    orch("up", "script.py", "-n", "2", "--max-restarts", "1", check=0)
-    found = json.loads(orch("ps", "--json", check=0).out)
-    assert [task["attempt"] for task in found["tasks"]] == [2, 2]
-    assert [past["attempt"] for past in found["result"]["past"]] == [1]

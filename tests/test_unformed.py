@@ -56,11 +56,6 @@ def test_of_a_program_without_tensorflow_nothing_is_known(orch: Orch, script: Sc
     assert verdict(tmp_path)["warning"] == ""
 
 
-def test_of_a_command_nothing_is_known(orch: Orch, tmp_path: Path) -> None:
-    orch("up", "--no-python", "true", "-n", "2", check=0)
-    assert verdict(tmp_path)["warning"] == ""
-
-
 @pytest.mark.parametrize("listens", ["True", "TASK == 'worker-1'"], ids=["all", "one"])
 def test_a_port_that_was_open_at_the_end_is_known_however_short_the_program(
     orch: Orch, script: Script, tmp_path: Path, listens: str

@@ -60,7 +60,7 @@ def test_no_text_of_the_program_has_one(package: str) -> None:
 
 MOST, MOST_OF_A_FIX = 120, 160
 LONG = {
-    "Input of GeneratorDatasetOp::Dataset will not be optimized",  # TensorFlow's own, which orch folds
+    "Input of GeneratorDatasetOp::Dataset will not be optimized"  # TensorFlow's own, which orch folds
 }
 """How messages begin that may be longer."""
 OF_HELP = {"setting", "option", "argument", "addoption", "addini"}

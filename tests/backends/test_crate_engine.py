@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -450,12 +449,3 @@ def test_an_allocation_may_end_or_be_refused(yard: Yard, lever: str, text: str, 
     yard.set(lever, text)
     assert told in Up(yard.path).end(code)
     assert yard.ps()["result"]["exit_code"] == code
-
-
-def test_a_copy_of_a_run_does_not_end_its_job(yard: Yard) -> None:
-    yard.set("queue", QUEUE)
-    name = yard.start()
-    shutil.copytree(yard.path / ".orch", yard.path / "copy", symlinks=True)
-    assert "is a copy" in orch(yard.path, "down", "--home", "copy", check=2).stderr
-    assert yard.word()["state"] == "waiting"
-    assert orch(yard.path, "down").stdout.startswith(f"{name}: cancelled")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.kubernetes_bed import dns
 from tests.kubernetes_bed.bed import Namespace
 
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -82,31 +80,3 @@ def test_a_user_may_do_what_roles_grant(kubernetes: Namespace) -> None:
 def question(name: str, kind: int = 1) -> bytes:
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     return struct.pack(">HHHHHH", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", kind, 1)
-
-
-ENDPOINTS = {
-    "metadata": {"name": "run", "namespace": "ns"},
-    "subsets": [{"addresses": [{"ip": "10.0.0.1", "hostname": "w-0"}, {"ip": "10.0.0.2"}]}],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "code", "addresses"),
-    [
-        ("run.ns.svc.cluster.local", 1, 0, [b"\x0a\0\0\1", b"\x0a\0\0\2"]),
-        ("W-0.run.ns.svc.cluster.local", 1, 0, [b"\x0a\0\0\1"]),
-        ("w-0.run.ns.svc.cluster.local", 28, 0, []),
-        ("ns.svc.cluster.local", 1, 0, []),
-        ("w-9.run.ns.svc.cluster.local", 1, 3, []),
-        ("example.org", 1, 3, []),
-    ],
-)
-def test_answers_of_dns(name: str, kind: int, code: int, addresses: list[bytes]) -> None:
-    records = dns.records_of(json.loads(json.dumps(ENDPOINTS)))
-    asked = question(name, kind)
-    said = dns.answer(asked, records)
-    number, flags, _, answers, _, _ = struct.unpack(">HHHHHH", said[:12])
-    assert (number, flags & 0xF, answers) == (7, code, len(addresses))
-    assert said[12 : len(asked)] == asked[12:]
-    rest = said[len(asked) :]
-    assert [rest[at + 12 : at + 16] for at in range(0, len(rest), 16)] == addresses

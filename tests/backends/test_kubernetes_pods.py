@@ -219,10 +219,7 @@ def test_kubernetes_replaces_no_part_of_a_users_text() -> None:
     assert pod_of(spec("", "python: /a$(B)"))["spec"]["containers"][0]["command"][0] == "/a$$(B)"
 
 
-@pytest.mark.parametrize(
-    ("more", "seconds"),
-    [("", 604_800), ("timeouts: {run_s: 60}", 370), ("timeouts: {run_s: 60d}", 604_800)],
-)
+@pytest.mark.parametrize(("more", "seconds"), [("", 604_800), ("timeouts: {run_s: 60}", 370), ("timeouts: {run_s: 60d}", 604_800)])
 def test_pods_have_an_end_in_any_case(more: str, seconds: int) -> None:
     assert pod_of(spec("", more))["spec"]["activeDeadlineSeconds"] == seconds
 

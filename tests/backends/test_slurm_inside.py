@@ -76,19 +76,6 @@ def test_the_gpus_of_the_job_on_a_node_are_shared_out_among_its_tasks(
     assert [variables["CUDA_VISIBLE_DEVICES"] for variables in told(tmp_path).values()] == found, done
 
 
-def test_each_task_slot_gets_a_worker(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, f"import json\n{VARIABLES}")
-    done = up(orch, nodes="-N3 -n5")
-    assert [variables["node"] for variables in told(tmp_path).values()] == ["hostA", "hostA", "hostA", "hostB", "hostC"], done
-
-
-def test_more_tasks_than_slots_are_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, "")
-    done = up(orch, "-n", "5", nodes="-N2 --ntasks-per-node=2", check=2)
-    assert "5 tasks do not fit into 4 slots (hostA:2, hostB:2)" in done.err
-    assert not (tmp_path / ".orch/latest").exists()
-
-
 def test_an_allocation_of_several_kinds_of_nodes_is_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     write_script(tmp_path, "")
     done = start(orch, nodes="-N1 : -N1").wait(check=2)
@@ -104,19 +91,6 @@ def test_backend_local_still_means_this_machine(orch: Orch, slurm: SlurmBed, tmp
     assert [variables["node"] for variables in told(tmp_path).values()] == [os.uname().nodename]
 
 
-def test_a_plan_inside_an_allocation_names_its_nodes(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, "")
-    by = ("salloc", "--quiet", "-N3")
-    done = orch.start("plan", "script.py", "--json", "--nodes", "2", by=by).wait(check=0)
-    assert [task["host"] for task in json.loads(done.out)["tasks"]] == ["hostA", "hostB"]
-
-
-def test_more_nodes_than_the_allocation_has_are_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, "")
-    done = up(orch, "--nodes", "3", nodes="-N2", check=2)
-    assert re.search(r"Slurm's job \d+ has 2 nodes, and nodes is 3 \(leave nodes out, or ask", done.err), done
-
-
 def test_a_batch_script_of_the_users_own(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
     """Its options for steps and its --export=NONE are for srun, and not for the tasks."""
     write_script(tmp_path, f"import json\n{VARIABLES}")
@@ -130,13 +104,6 @@ def test_a_batch_script_of_the_users_own(orch: Orch, slurm: SlurmBed, tmp_path: 
     tasks = told(tmp_path)
     assert [variables["node"] for variables in tasks.values()] == ["hostA", "hostA", "hostB", "hostB"], (tmp_path / "job.out").read_text()
     assert "cluster of 4" in (tmp_path / "job.out").read_text() or "succeeded" in (tmp_path / "job.out").read_text()
-
-
-def test_an_orch_for_each_task_of_srun_is_refused(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:
-    write_script(tmp_path, "")
-    done = orch.start("up", "script.py", by=("srun", "--quiet", "-N2", "-n2")).wait()
-    assert done.code == 2
-    assert "srun has started orch 2 times; orch starts the tasks on the nodes itself" in done.err
 
 
 def test_two_runs_share_the_nodes_of_one_allocation(orch: Orch, slurm: SlurmBed, tmp_path: Path) -> None:

@@ -192,11 +192,7 @@ def test_the_words_of_a_job_that_is_not_over(word: Word | str, state: str | None
         (line("NODE_FAIL", nodes="n3"), "a node died (n3)", None),
         (line("OUT_OF_MEMORY"), "a node had no memory left for the job (mem)", None),
         (line("FAILED", "NonZeroExitCode"), EARLY, None),
-        (
-            line("FAILED", "JobLaunchFailure", nodes="n3"),
-            f"its batch step was killed, or did not begin, on n3: {queue.UNSEEN}",
-            None,
-        ),
+        (line("FAILED", "JobLaunchFailure", nodes="n3"), f"its batch step was killed, or did not begin, on n3: {queue.UNSEEN}", None),
         (line("COMPLETED"), "its batch step succeeded, but no result.json came into its run directory; see controller.log there", None),
     ],
 )

@@ -181,10 +181,7 @@ def test_a_step_gets_no_option_that_was_meant_for_another() -> None:
     }
     command = step_command("7", NodeSpec("n10", gpus="gpus=2"), "/venv/bin/python", (), {**variables, "SLURM_JOB_NODELIST": "n[9-11]"})
     before, after = command[: command.index("srun")], command[command.index("srun") :]
-    assert before == (
-        *("env", "-u", "SLURM_EXPORT_ENV", "-u", "SLURM_JOB_NODELIST", "-u", "SLURM_NTASKS"),
-        *("-u", "SRUN_CPUS_PER_TASK"),
-    )
+    assert before == (*("env", "-u", "SLURM_EXPORT_ENV", "-u", "SLURM_JOB_NODELIST", "-u", "SLURM_NTASKS"), *("-u", "SRUN_CPUS_PER_TASK"))
     assert after[:4] == ("srun", "--jobid=7", "-w", "n10")
     assert {"--overlap", "--mem=0", "--export=ALL", "--no-kill", "--gpus=2", "SLURM_JOB_NODELIST=n[9-11]"} <= {*after}
     assert after[-4:-2] == ("/venv/bin/python", "-I")

@@ -290,23 +290,3 @@ def test_the_commands_on_the_page_for_users_of_slurm(place: Place, run: LiveRun)
     for shown, real in (("4711", r"\d+"), (r"n9,\ n10,\ n11", "hostA, hostB, hostC")):
         promised = promised.replace(shown, real)
     assert re.fullmatch(promised, done.err.splitlines()[0]), done
-
-
-def test_the_table_on_the_page_for_users_of_slurm(place: Place) -> None:
-    """What it says one writes now becomes the lines of sbatch that it says one wrote."""
-    place.write("", partition="debug", mem="100", ntasks_per_node=1, gpus_per_node="1", options={"mail-type": "END"}, requeue="always")
-    words = ("--nodes", "3", "--time", "2:00:00", "--set", "backend.account=ml", "--env", "A=b")
-    done = place.orch("up", "script.py", "--dry-run", *words, "--set", "backend.cpus_per_task=2", "--set", "backend.gres=gpu:1", check=0)
-    asked = [
-        "--partition=debug",
-        "--account=ml",
-        "--nodes=3",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=2",
-        "--gpus-per-node=1",
-        "--gres=gpu:1",
-    ]
-    for option in [*asked, "--mem=100", "--time=2:00:00", "--mail-type=END", "--requeue", "--output=<run directory>/controller.log"]:
-        assert f"#SBATCH {option}" in done.out.replace('"', ""), (option, done.out)
-    assert "scontrol requeue" in done.out
-    assert place.slurm.run("findmnt", "-T", str(place.directory)), "how the page finds the file system of a directory"

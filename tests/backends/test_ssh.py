@@ -134,13 +134,6 @@ def test_setup_lines_run_before_python_and_may_read_and_print(orch: Orch, bed: B
     assert "host hostA cannot be reached: a line of setup: failed there: broken" in done.err
 
 
-def test_a_hostfile_and_uneven_slots(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
-    script(SHOW)
-    (tmp_path / "hosts").write_text("# ours\nhostA slots=1\nhostB:1\nhostA\n")
-    orch("up", "script.py", "--hostfile", "hosts", "--set", f"backend.ssh={json.dumps(bed.ssh)}", check=0)
-    assert sorted(task["host"] for task in seen(tmp_path).values()) == ["hostA", "hostA", "hostB"]
-
-
 def test_a_run_directory_that_a_host_sees_is_named_there(orch: Orch, bed: Bed, script: Callable[..., Path], tmp_path: Path) -> None:
     script(SHOW)
     up(orch, bed, "hostA", check=0)
@@ -220,16 +213,6 @@ def test_a_host_without_the_python(orch: Orch, bed: Bed, script: Callable[..., P
     done = up(orch, bed, "hostA", "--python", python, check=code)
     assert f"host hostA cannot be {words}" in done.err
     assert "Traceback" not in done.err
-
-
-def test_a_python_that_is_too_old_says_so(orch: Orch, bed: Bed, script: Callable[..., Path]) -> None:
-    script(SHOW)
-    old = bed["hostA"].files / "home/old"
-    text = "import sys;sys.version_info=(3,6,8);exec(sys.argv[-1])"
-    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{text}" "$@"\n')
-    old.chmod(0o755)
-    done = up(orch, bed, "hostA", "--python", "~/old", check=2)
-    assert "is Python 3.6; orch needs 3.10 or newer there\n       fix: set python: for hostA\n       more: orch help ssh" in done.err
 
 
 def test_hosts_whose_tensorflow_differs_are_said_before_the_start(

@@ -56,14 +56,6 @@ def test_a_wrong_command_line_is_answered_with_the_reason_and_the_remedy(orch: O
     nothing_was_kept(tmp_path)
 
 
-def test_everything_that_is_wrong_with_a_file_is_said_at_once_with_its_line(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "orch.yaml").write_text("scirpt: hello.py\nstrategy: multi_worker_miror\ntasks:\n  wroker: 2\n  master: 1\n  ps: -1\n")
-    message = complaint(orch.in_process("up"), 2)
-    for place, right in (("1", "script"), ("2", "multi_worker_mirrored"), ("4", "worker"), ("5", "chief"), ("6", "at least 0")):
-        assert any(f"orch.yaml:{place}:" in line and right in line for line in message.splitlines()), message
-    nothing_was_kept(tmp_path)
-
-
 def test_a_wrong_variable_is_named_and_not_its_option(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, said in (("ORCH_COLOR", "'never'"), ("ORCH_QUIET", "boolean"), ("ORCH_CHIEF", "boolean"), ("ORCH_WORKERS", "number")):
         with monkeypatch.context() as patch:
@@ -93,10 +85,9 @@ def test_a_typed_script_that_lies_in_the_tasks_directory_is_found_there(orch: Or
     complaint(orch("up", "train.py", "--set", "workdir=src"), 2, f"'{tmp_path}/train.py'", "No such file", f"did you mean '{meant}'?")
 
 
-@pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
-def test_a_syntax_error_is_shown_with_its_line(orch: Orch, script: Script, tmp_path: Path, detached: bool) -> None:
+def test_a_syntax_error_is_shown_with_its_line(orch: Orch, script: Script, tmp_path: Path) -> None:
     script("x = 1\nprint('a'\ny = 2\n", "bad.py")
-    complaint(orch("up", "bad.py", *["-d"][: int(detached)]), 2, "'bad.py'", "line 2", "never closed", "print('a'")
+    complaint(orch("up", "bad.py"), 2, "'bad.py'", "line 2", "never closed", "print('a'")
     nothing_was_kept(tmp_path)
 
 
@@ -210,18 +201,11 @@ def test_a_yaml_tag_runs_nothing(orch: Orch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"\xff\xfe\x00", b"script: [", b"- a\n- b\n", b"just words", b"script: a.py\nscript: b.py\n", b"\0", b"script:\t\tx: y: z"],
+    "text", [b"\xff\xfe\x00", b"script: [", b"- a\n- b\n", b"just words", b"script: a.py\nscript: b.py\n", b"\0", b"script:\t\tx: y: z"]
 )
 def test_text_that_is_no_spec_is_refused_with_its_place(orch: Orch, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "orch.yaml").write_bytes(text)
     complaint(orch.in_process("up"), 2, "orch.yaml")
-    nothing_was_kept(tmp_path)
-
-
-def test_a_wrong_variable_is_named_as_the_variable(orch: Orch, tmp_path: Path) -> None:
-    complaint(orch.in_process("up", "hello.py", env={"ORCH_WORKERS": "foo"}), 2, "ORCH_WORKERS", "whole number", "'foo'")
-    complaint(orch.in_process("up", "hello.py", env={"ORCH_CHIEF": "banana"}), 2, "ORCH_CHIEF", "'banana'", "boolean")
     nothing_was_kept(tmp_path)
 
 
@@ -241,7 +225,7 @@ def test_a_directory_without_permission_is_named(orch: Orch, tmp_path: Path) -> 
     complaint(orch("up", "hello.py", "--home", "mine/runs"), 125, "Permission denied", "--home")
 
 
-@pytest.mark.parametrize("words", [("init", "--schema"), ("ps", "--all"), ("--help",)])
+@pytest.mark.parametrize("words", [("init", "--schema"), ("ps", "--all"), ("--help",), ("plan", "hello.py")])
 def test_output_that_cannot_be_written_is_an_error_in_words(orch: Orch, words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as disk:
         done = orch.start(*words, stdout=disk).wait(check=125)
@@ -255,7 +239,7 @@ def test_a_read_only_disk_is_named(mounted: Callable[[str], Path], orch: Orch) -
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("size", ["4k", "16k", "40k"])
+@pytest.mark.parametrize("size", ["4k", "40k"])
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])
 def test_a_disk_that_is_full_before_the_start_is_named(mounted: Callable[[str], Path], orch: Orch, size: str, detached: bool) -> None:
     disk = mounted(f"size={size}")
@@ -320,13 +304,6 @@ class taken_port:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
-
-
-def test_fewer_ports_than_tasks_are_refused(orch: Orch, tmp_path: Path) -> None:
-    words = ("hello.py", "-n", "3", "--set", "ports=41000-41001")
-    for command in (["up"], ["up", "-d"], ["up", "--dry-run"], ["plan"]):
-        complaint(orch(*command, *words), 2, "41000-41001 has 2 ports", "3 tasks need one each", "a wider range")
-    nothing_was_kept(tmp_path)
 
 
 # --- too long for the kernel --------------------------------------------------------------------

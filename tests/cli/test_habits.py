@@ -71,14 +71,12 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         said = " ".join(orch.in_process("help", *word.split("-"), check=0).out.split())
         assert said.startswith(f"{word.replace('-', ' ')}: {' '.join(meaning.split())}"), word
     assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "--help", check=0).out
-    assert orch.in_process("help", "status", check=0).out == orch.in_process("ps", "--help", check=0).out
     topics = orch.in_process("help", "topics", check=0).out
     assert {"out-of-memory", "controller", "torchrun"} <= {*re.split(r"[\s,]+", topics)}
     assert max(map(len, topics.splitlines())) < 80
     for topic in explanations():
         assert orch.in_process("help", topic, check=0).out
     complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
-    complaint(orch.in_process("help", "placment"), 2, "did you mean 'placement'?")
     assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out
     resume = orch.in_process("help", "resume", check=0).out
     assert resume.startswith("Resume training exactly\n\n")
@@ -87,21 +85,14 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert "\n* 125: orch or the backend failed" in orch.in_process("help", "exit", "codes", check=0).out
     assert orch.in_process("help", "143", check=0).out == "exit code 143: SIGTERM, or orch down; docs/exit-codes.md has all exit codes\n"
     assert orch.in_process("help", "2", check=0).out.startswith("exit code 2: the command line, the spec or the script is wrong")
-    assert orch.in_process("help", "129", check=0).out.startswith("exit code 129: 128 + 1: killed by SIGHUP")
-    assert orch.in_process("help", "sweep", check=0).out.startswith("A sweep\n")
-    assert orch.in_process("help", "Out", "of", "memory", check=0).out == orch.in_process("help", "out-of-memory", check=0).out
     assert orch.in_process("help", "255", check=0).out.startswith("exit code 255: the code of the first task that failed, such as of sys")
     assert orch.in_process("help", "3", check=0).out.startswith("exit code 3: the code with which the first task that failed has ended")
-    assert orch.in_process("help", "200", check=0).out.startswith("exit code 200: the code with which")
-    for words in (["Keras"], ["KERAS"]):
-        assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "keras", check=0).out
     for word, same in (("PS", ("help", "ps")), ("Status", ("ps", "--help"))):
         assert orch.in_process("help", word, check=0).out == orch.in_process(*same, check=0).out
     for words in (["out", "of", "memory"], ["Out of memory"], ["out_of_memory"]):
         assert orch.in_process("help", *words, check=0).out == orch.in_process("help", "out-of-memory", check=0).out
     assert {"Data of other shapes"} <= {*orch.in_process("help", "shape", check=0).out.splitlines()}
     assert orch.in_process("help", "val_loss", check=0).out.startswith("A metric that fit does not report\n")
-    assert orch.in_process("help", "segfault", check=0).out.startswith("A crash in native code\n")
     for word, said in (
         ("--grace", "timeouts.grace_s: 5, --grace, ORCH_GRACE\n* Seconds between"),
         ("restart.max", "restart.max: 3, --max-restarts, ORCH_MAX_RESTARTS\n* The number of restarts after failures"),
@@ -112,10 +103,8 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     ):
         assert orch.in_process("help", word, check=0).out.startswith(said)
     assert "orch help tutorial" in complaint(orch.in_process("tutorial"), 2, "there is no command 'tutorial'")
-    assert "orch help tutorial" in complaint(orch.in_process("quickstart"), 2)
     assert orch.in_process("help", "delete", check=0).out.startswith("there is no command 'delete': orch down RUN ends a run")
     assert orch.in_process("help", "--help", check=0).out.startswith("Usage: orch help ")
-    assert orch.in_process("help", "137", check=0).out.startswith("Killed by SIGKILL\n")
     assert orch.in_process("help", "slurm", check=0).out.endswith("/docs/slurm.md\n")
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
     assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}

@@ -29,8 +29,7 @@ from orchestrator.model.settings import ClusterSpec, HostSpec, SshSettings, Task
 from orchestrator.record import run_list
 from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_lock import RunLock
-from orchestrator.record.run_progress import read_cluster
-from orchestrator.record.run_store import create_run, find_run
+from orchestrator.record.run_store import create_run
 from tests.conftest import Orch
 from tests.live import PATIENCE_S, LiveRun, held_run, is_alive, plan_for, wait_for_file, wait_until, wait_until_gone
 from worker.protocol.messages import Program
@@ -48,25 +47,10 @@ print("end", flush=True)
 """
 TASK_KEYS = {"task", "host", "state", "pid", "started_at", "up_at", "ended_at", "code", "waiting", "report", "failure"}
 RUN_KEYS = {"run", "directory", "state", "phase", "attempt", "waiting", "controller_pid", "result", "problem"} | {
-    *("started_at", "took_s", "counts", "arguments", "reports", "progress", "values", "goodput"),
+    *("started_at", "took_s", "counts", "arguments", "reports", "progress", "values", "goodput")
 }
-RESULT_KEYS = {
-    "run",
-    "outcome",
-    "exit_code",
-    "attempt",
-    "started_at",
-    "ended_at",
-    "cause",
-    "past",
-    "gave_up",
-    "saved",
-    "remains",
-    "durations",
-    "warning",
-    "input",
-    "reports",
-    "remarks",
+RESULT_KEYS = {"run", "outcome", "exit_code", "attempt", "started_at", "ended_at", "cause", "past", "gave_up", "saved", "remains"} | {
+    *("durations", "warning", "input", "reports", "remarks")
 }
 
 
@@ -122,12 +106,6 @@ def test_a_loop_over_settings_ends_in_a_table(orch: Orch, script: Script, tmp_pa
     assert re.search("no run has a value los; did you mean .*loss", orch("ps", "--columns", "los", check=0).err)
     assert "--columns names no value; write names" in orch("ps", "--columns", ",", check=2).err
     assert "--csv and --json are two forms of one list" in orch("ps", "--csv", "--json", check=2).err
-
-
-def test_a_column_that_no_run_can_have_is_named_alone(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "silent.py").write_text("")
-    orch("up", "silent.py", "--strategy", "none", check=0)
-    assert orch("ps", "--columns", "lr", check=0).err == "orch: note: no run has a value lr\n"
 
 
 COUNTING = """
@@ -305,9 +283,6 @@ def wait_until_blocked(pid: int) -> None:
         assert process.is_running()
 
 
-# --- several runs -------------------------------------------------------------------------------
-
-
 # --- a controller that is gone ------------------------------------------------------------------
 
 
@@ -413,18 +388,6 @@ def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, t
     orch("up", "waiting.py", check=0)
     assert orch("down", check=0).out.endswith("; it was not running\n")
     assert "the run 'other' does not exist" in orch("down", "other", check=2).err
-
-
-def test_down_now_does_not_wait_for_the_grace_period(orch: Orch, script: Script) -> None:
-    script(
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('does not listen', flush=True)\ntime.sleep(600)\n",
-        "deaf.py",
-    )
-    running = orch.start("up", "deaf.py", "--set", "timeouts.grace_s=500")
-    running.wait_for("does not listen")
-    assert "cancelled" in orch("down", "--now", check=0).out
-    assert "stopped by orch (SIGKILL)" in orch("ps", check=0).out
-    running.wait(check=143)
 
 
 def test_down_says_who_is_late_and_waits_on(
@@ -572,22 +535,6 @@ def test_runs_stand_side_by_side(orch: Orch, script: Script) -> None:
     assert last["reports"] == last["result"]["reports"] == {"worker-0": {"step": 3, "loss": "nan"}}
     assert datetime.fromisoformat(last["started_at"]) <= datetime.fromisoformat(last["result"]["ended_at"])
     assert "UP" not in orch("ps", check=0).out
-
-
-def test_the_events_of_a_run_fold_to_what_ps_shows(orch: Orch, script: Script, tmp_path: Path) -> None:
-    script("import os, sys\nsys.exit(5 if os.environ['ORCH_TASK'] == 'worker-1' else 0)\n", "one.py")
-    orch("up", "one.py", "-n", "3", check=5)
-    run = find_run(tmp_path / ".orch", None)
-    cluster = read_cluster(run)
-    assert cluster is not None
-    assert cluster.verdict is not None
-    shown = ps(orch)
-    assert {task["task"]: task["state"] for task in shown["tasks"]} == {name: task.state.value for name, task in cluster.tasks.items()}
-    assert (cluster.verdict.exit_code, cluster.verdict.outcome.value) == (shown["result"]["exit_code"], shown["result"]["outcome"])
-    table = orch("ps", check=0).out.splitlines()
-    assert table[1].split() == ["TASK", "HOST", "STATE", "PID", "TOOK", "NOTE"]
-    assert [line.split()[0] for line in table[2:]] == ["worker-0", "worker-1", "worker-2"]
-    assert "exit code 5" in table[3]
 
 
 def test_logs_of_some_tasks_some_lines_some_streams(orch: Orch, script: Script) -> None:

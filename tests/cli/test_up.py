@@ -22,7 +22,7 @@ from orchestrator.api import read_spec
 from orchestrator.backends import local
 from orchestrator.errors import SpecError
 from orchestrator.model.settings import ClusterSpec, TaskSpec
-from tests.conftest import ROOT, Orch
+from tests.conftest import Orch
 from worker.protocol.messages import Program
 from worker.settings.releases import NEWEST_PYTHON
 
@@ -82,9 +82,13 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["UTF-8", "C"])
-def test_arguments_arrive_as_they_were_typed(orch: Orch, tmp_path: Path, locale: dict[str, str]) -> None:
-    orch("up", "show.py", "--", *AWKWARD, env=locale, check=0)
-    assert [os.fsencode(word) for word in seen(tmp_path / ".orch")["argv"]] == [b"show.py", *map(os.fsencode, AWKWARD)]
+def test_arguments_and_values_of_variables_arrive_as_they_were_typed(orch: Orch, tmp_path: Path, locale: dict[str, str]) -> None:
+    wanted = {f"X{index}": value for index, value in enumerate(AWKWARD)}
+    variables = (word for name, value in wanted.items() for word in ("--env", f"{name}={value}"))
+    orch("up", "show.py", *variables, "--", *AWKWARD, env=locale, check=0)
+    found = seen(tmp_path / ".orch")
+    assert [os.fsencode(word) for word in found["argv"]] == [b"show.py", *map(os.fsencode, AWKWARD)]
+    assert {name: os.fsencode(found["env"][name]) for name in wanted} == {name: os.fsencode(value) for name, value in wanted.items()}
 
 
 def test_arguments_of_a_command_arrive_as_they_were_typed(orch: Orch, tmp_path: Path) -> None:
@@ -100,13 +104,6 @@ def test_a_command_that_is_on_the_tasks_path_alone_runs(orch: Orch, tmp_path: Pa
     assert "found" in done.out
     done = orch("up", "--no-python", "some-tool", "--env", "PATH=/usr/bin:/bin", check=2)
     assert "the command 'some-tool' is not on PATH: /usr/bin:/bin" in done.err
-
-
-def test_values_of_variables_arrive_as_they_were_typed(orch: Orch, tmp_path: Path) -> None:
-    wanted = {f"X{index}": value for index, value in enumerate(AWKWARD)}
-    orch("up", "show.py", *(word for name, value in wanted.items() for word in ("--env", f"{name}={value}")), check=0)
-    env = seen(tmp_path / ".orch")["env"]
-    assert {name: env.get(name) for name in wanted} == wanted
 
 
 def test_arguments_and_values_of_a_file_arrive_as_they_stand(orch: Orch, tmp_path: Path) -> None:
@@ -317,11 +314,7 @@ def test_paths_of_a_file_start_at_the_file_and_those_typed_start_here(orch: Orch
 
 @pytest.mark.parametrize(
     ("file", "words", "env"),
-    [
-        ("{workdir: src}", (), {}),
-        ("{}", ("--set", "workdir=src"), {}),
-        ("{}", (), {"ORCH_WORKDIR": "src"}),
-    ],
+    [("{workdir: src}", (), {}), ("{}", ("--set", "workdir=src"), {}), ("{}", (), {"ORCH_WORKDIR": "src"})],
     ids=["file", "set", "variable"],
 )
 def test_a_typed_script_starts_here_whatever_sets_the_tasks_directory(
@@ -413,9 +406,6 @@ def test_without_a_word_about_it_they_are_kept_where_orch_was_started_as_its_hel
     orch("up", "show.py", "-f", "project/orch.yaml", "--set", "workdir=src", check=0)
     assert seen(tmp_path / ".orch")["cwd"] == str(tmp_path / "project/src")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob(".orch")] == [".orch"]
-    assert (
-        "Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count." in (ROOT / "docs/reference.md").read_text()
-    )
 
 
 # --- what is printed ----------------------------------------------------------------------------
@@ -453,31 +443,6 @@ def test_json_of_a_run_that_cannot_start_ends_with_its_verdict(orch: Orch) -> No
     assert [line["event"] for line in map(json.loads, refused.out.splitlines())][-1] == "not_planned"
 
 
-@pytest.mark.parametrize("words", [["up", "talk.py", "-n", "2"], ["up", "talk.py", "--json", "-n", "2"]], ids=["text", "json"])
-def test_a_reader_that_has_seen_enough_does_not_end_the_run(orch: Orch, script: Script, tmp_path: Path, words: list[str]) -> None:
-    script(
-        """
-        import pathlib, os, time
-        print("first", flush=True)
-        while not pathlib.Path("go").exists():
-            time.sleep(0.01)
-        for _ in range(2000):
-            print("more", flush=True)
-        """,
-        "talk.py",
-    )
-    read_fd, write_fd = os.pipe()
-    running = orch.start(*words, stdout=write_fd)
-    os.close(write_fd)
-    with open(read_fd, "rb") as pipe:
-        assert pipe.readline()
-    (tmp_path / "go").touch()
-    done = running.wait(check=0)
-    assert "Traceback" not in done.err
-    log = tmp_path / ".orch" / "latest" / "attempt-1" / "worker-1" / "stdout.log"
-    assert log.read_text() == "first\n" + "more\n" * 2000
-
-
 @pytest.mark.parametrize("words", [["plan", "show.py", "-n", "3000"], ["plan", "show.py", "-n", "3000", "--json"]], ids=["text", "json"])
 def test_a_reader_that_has_seen_enough_ends_a_listing_quietly(orch: Orch, words: list[str]) -> None:
     read_fd, write_fd = os.pipe()
@@ -491,12 +456,7 @@ def test_a_reader_that_has_seen_enough_ends_a_listing_quietly(orch: Orch, words:
 
 @pytest.mark.parametrize(
     ("words", "closed"),
-    [
-        *(("up show.py", closed) for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")),
-        ("up show.py --json", ">&-"),
-        ("up show.py --json", "<&- >&- 2>&-"),
-        ("up show.py -d", "<&- >&- 2>&-"),
-    ],
+    [*(("up show.py", closed) for closed in ("2>&-", "<&- >&- 2>&-")), ("up show.py --json", ">&-"), ("up show.py -d", "<&- >&- 2>&-")],
 )
 def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, words: str) -> None:
     def run(command: str) -> subprocess.CompletedProcess[str]:
@@ -515,16 +475,10 @@ def test_closed_standard_streams_are_no_trouble(tmp_path: Path, closed: str, wor
     assert run(f"up missing.py {closed}").returncode == 2
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
-def test_a_full_disk_behind_the_output_is_an_error_and_not_a_traceback(orch: Orch) -> None:
-    with open("/dev/full", "wb") as full:
-        done = orch("plan", "show.py", stdout=full, check=125)
-        assert done.err == "error: standard output cannot be written: No space left on device\n"
-        orch("up", "show.py", stdout=full, check=0)
-
-
-@pytest.mark.parametrize("env", [{"COLUMNS": "20"}, {"LC_ALL": "C"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-@pytest.mark.parametrize("command", ["", "up", "plan", "ps", "logs", "wait", "down", "init"])
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [*((word, {"COLUMNS": "20"}) for word in ("", "up", "plan", "ps", "init")), ("up", {"LC_ALL": "C"}), ("up", {"TERM": "dumb"})],
+)
 def test_help_is_there_in_any_terminal(orch: Orch, env: dict[str, str], command: str) -> None:
     done = orch(*filter(None, [command]), "--help", env=env, check=0)
     assert done.out.startswith("Usage: orch")

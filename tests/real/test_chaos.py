@@ -44,8 +44,7 @@ def test_every_phase_is_met_by_several_kinds_and_both_tasks() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.parametrize(
-    ("fault", "aim"),
-    [pytest.param(BY_NAME[name], aim, id=f"{name}, {aim.phase} of {aim.task}" if aim else name) for name, aim in TRIALS],
+    ("fault", "aim"), [pytest.param(BY_NAME[name], aim, id=f"{name}, {aim.phase} of {aim.task}" if aim else name) for name, aim in TRIALS]
 )
 def test_whatever_is_done_to_a_cluster_it_ends_as_it_should(fault: Fault, aim: Aim | None) -> None:
     if fault.disk and subprocess.run(["unshare", "--mount", "true"], check=False).returncode:

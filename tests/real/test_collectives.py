@@ -223,10 +223,7 @@ def test_a_short_heartbeat_finds_a_stopped_peer_before_a_long_one_does() -> None
         # worker-0 runs the coordination service: the two sides of a connection that notice in different ways.
         for c, stopped in ((patient, "worker-1"), (led, "worker-1"), (leaderless, "worker-0")):
             c.pause(stopped)
-        for job, survivor, said in (
-            (jobs[0], "worker-0", LATE),
-            (jobs[1], "worker-1", "CoordinationService/Heartbeat"),
-        ):
+        for job, survivor, said in ((jobs[0], "worker-0", LATE), (jobs[1], "worker-1", "CoordinationService/Heartbeat")):
             with pytest.raises(Exception, match=said):
                 job.result()
             assert job.tasks[survivor].state == "raised"

@@ -19,15 +19,7 @@ from tests.real.guides import DONE, SAMPLES
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400), pytest.mark.usefixtures("warm_tensorflow")]
 
-SIZES = {
-    "uneven": (4, 5, 4, 3, 6),
-    "one": (13,),
-    "even": (4, 4, 4, 4),
-    "empty": (0, 0),
-    "half": (0, 4),
-    "few": (1, 0),
-    "train": (2,) * 12,
-}
+SIZES = {"uneven": (4, 5, 4, 3, 6), "one": (13,), "even": (4, 4, 4, 4), "empty": (0, 0), "half": (0, 4), "few": (1, 0), "train": (2,) * 12}
 """By directory, of how many elements each TFRecord file is. The elements of a directory are numbered through."""
 
 

@@ -27,12 +27,7 @@ assert cases  # importing them has filled the list of the judge
 
 DEADLINE_S = 900
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.timeout(2 * DEADLINE_S),
-    pytest.mark.slow,
-    pytest.mark.usefixtures("warm_tensorflow"),
-]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytest.mark.slow, pytest.mark.usefixtures("warm_tensorflow")]
 
 TABLE = ROOT / "docs" / "keras.md"
 SERVERS = "| of Keras 2's API, under ParameterServerStrategy | |\n"

@@ -9,12 +9,7 @@ import pytest
 from orchestrator.testing import cluster
 
 DEADLINE_S = 600
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.timeout(2 * DEADLINE_S),
-    pytest.mark.slow,
-    pytest.mark.usefixtures("warm_tensorflow"),
-]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytest.mark.slow, pytest.mark.usefixtures("warm_tensorflow")]
 
 
 def train() -> dict[str, Any]:

@@ -10,12 +10,7 @@ import pytest
 from orchestrator.testing import cluster
 
 DEADLINE_S = 600
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.timeout(2 * DEADLINE_S),
-    pytest.mark.slow,
-    pytest.mark.usefixtures("warm_tensorflow"),
-]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(2 * DEADLINE_S), pytest.mark.slow, pytest.mark.usefixtures("warm_tensorflow")]
 
 AS_KERAS = ("momentum", "adam", "decay", "sparse", "constraint")
 BEFORE_THE_SUM = ("clipnorm", "global_clipnorm", "clipvalue", "decay_and_clipvalue")

@@ -98,8 +98,7 @@ def test_fit_of_keras_2_is_measured_too(orch: Orch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "bound"),
-    [("--compute 0.05 --input 0.5", "input"), ("--compute 0.05 --slow 0.5", "waiting"), ("--compute 0.5", "computing")],
+    ("words", "bound"), [("--compute 0.05 --input 0.5", "input"), ("--compute 0.05 --slow 0.5", "waiting"), ("--compute 0.5", "computing")]
 )
 def test_the_bound_is_named(orch: Orch, words: str, bound: str) -> None:
     found = measure(orch, "-n", "2", "--", *words.split())

@@ -118,12 +118,7 @@ def test_a_cpu_limit_is_named(orch: Orch, bed: Bed, run: LiveRun, script: Callab
 
 @pytest.mark.root
 def test_another_run_on_a_full_host_is_named(
-    orch: Orch,
-    bed: Bed,
-    run: LiveRun,
-    script: Callable[..., Path],
-    group: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    orch: Orch, bed: Bed, run: LiveRun, script: Callable[..., Path], group: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Both hosts share this machine's cores, and another run fills them. The burden is hostB's alone because its task has a tenth of the
     usual weight: the other run comes before that task, as does whatever else runs on this machine."""

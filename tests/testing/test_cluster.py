@@ -8,14 +8,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestrator.testing
-from orchestrator.errors import SpecError, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.testing import TaskFailed, TimedOut, barrier, cluster, pool
 from orchestrator.testing.failures import ClusterLost
 from orchestrator.testing.tasks import Task
@@ -95,29 +94,6 @@ def test_what_only_tensorflow_knows_does_not_make_the_test_import_it() -> None:
             with pytest.raises(TaskFailed, match="known only where tensorflow is imported, and this process has not imported"):
                 c.run(describe)
         assert ("tensorflow" in sys.modules) == has_imported
-
-
-def test_an_assert_is_explained_as_pytest_explains_it() -> None:
-    def check(numbers: list[int]) -> None:
-        assert sum(numbers) == 7
-
-    with cluster(workers=1) as c, pytest.raises(AssertionError, match=r"assert 6 == 7\n.*where 6 = sum\(\[1, 2, 3\]\)"):
-        c.run(check, [1, 2, 3])
-
-
-def test_a_killed_task_is_a_failure_that_names_the_signal() -> None:
-    with cluster(workers=2, grace=0.5) as c:
-        job = c.start(lambda: time.sleep(100))
-        c.kill("worker-1")
-        with pytest.raises(
-            TaskFailed, match=r"^worker-1: SIGKILL\n(.*\n)*.*worker-0: stopped, in <lambda> \(test_cluster.py:\d+\)"
-        ) as caught:
-            job.result()
-        assert caught.value.tasks["worker-1"].state == "killed"
-        with pytest.raises(UsageError, match=r"worker-0 cannot run anything: its process has ended \(SIGKILL\); c\.restart\('worker-0'\)"):
-            c.run(os.getpid)
-        c.restart()
-        assert c.run(add_up, 1.0) == {"worker-0": 12.0, "worker-1": 12.0}
 
 
 @pytest.mark.parametrize(
@@ -339,22 +315,6 @@ def test_what_cannot_be_sent_is_named() -> None:
             c.run(threading.Lock)
 
 
-def test_what_is_wrong_is_said_before_anything_starts() -> None:
-    with pytest.raises(SpecError, match="must be at least 1, not 0"), cluster(workers=0):
-        pass
-    with pytest.raises(UsageError, match="data_workers= is not for clusters"), cluster(workers=1, data_workers=1):
-        pass
-    with pytest.raises(UsageError, match="start_timeout= is not for cl"), cluster(workers=1, start_timeout=9):
-        pass
-    with pytest.raises(UsageError, match="the cluster does not run"):
-        cluster(workers=1).run(os.getpid)
-    with cluster(workers=1) as c:
-        with pytest.raises(UsageError, match="no task 'worker-7'; the tasks are worker-0"):
-            c.kill("worker-7")
-        with pytest.raises(UsageError, match="on= names no task, so the function would run nowhere"):
-            c.run(os.getpid, on=[])
-
-
 def half(x):  # type: ignore[no-untyped-def]  # AutoGraph evaluates annotations
     if x > 2:  # needs AutoGraph
         return x // 2
@@ -393,13 +353,6 @@ def test_reused_processes_keep_what_they_had() -> None:
         c.run(remember)
 
 
-def test_output_comes_with_the_task_s_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with cluster(workers=2) as c:
-        c.run(lambda: print("half a", "line", flush=True))
-        assert c.logs("worker-1") == "half a line\n"
-    assert sorted(capsys.readouterr().out.splitlines()) == ["[worker-0] half a line", "[worker-1] half a line"]
-
-
 def test_the_test_s_own_environment_reaches_its_tasks(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     with cluster(workers=1):
         pass
@@ -410,14 +363,6 @@ def test_the_test_s_own_environment_reaches_its_tasks(monkeypatch: pytest.Monkey
     monkeypatch.delenv("COLOUR")
     with cluster(workers=1) as c:
         assert c.run(lambda: os.environ.get("COLOUR")) == {"worker-0": None}
-
-
-def test_a_comparison_is_explained_line_by_line() -> None:
-    def check(numbers: list[int]) -> None:
-        assert numbers == [1, 2, 4]
-
-    with cluster(workers=1) as c, pytest.raises(AssertionError, match=r"assert \[1, 2, 3\] == \[1, 2, 4\]\n\s*At index 2 diff: 3 != 4"):
-        c.run(check, [1, 2, 3])
 
 
 def arrive(path: str) -> bool:
@@ -468,16 +413,6 @@ def test_a_parameter_server_s_cluster_goes_on_with_a_new_worker() -> None:
         assert c.run(lambda: os.environ["ORCH_TASK"], on=["worker-1", "ps-0"]) == {"worker-1": "worker-1", "ps-0": "ps-0"}
         with pytest.raises(ValueError, match="ps-0 is a server, which has no strategy"):
             c.run(coordinate, 1, on="ps-0")
-
-
-def test_virtual_devices_are_the_cluster_s_own() -> None:
-    def count(strategy: Any) -> tuple[int, int]:
-        import tensorflow as tf
-
-        return len(tf.config.list_logical_devices("CPU")), strategy.num_replicas_in_sync
-
-    with cluster(workers=1, cpus=3, strategy="mirrored") as c:
-        assert c.run(count) == {"worker-0": (3, 3)}
 
 
 def learn(strategy: Any) -> tuple[int, list[float], list[Any]]:
@@ -533,15 +468,3 @@ def test_a_paused_task_goes_on() -> None:
             c.wait_for("worker-0", report={"step": -1}, timeout=0.1)
         with pytest.raises(UsageError, match="worker-0 still runs count; wait for that job first"):
             c.run(os.getpid)
-
-
-def test_a_script_runs_as_orch_up_runs_it(script: Callable[..., Path]) -> None:
-    shown = "os.environ['A'] + os.environ.get('B', '')"
-    text = f"import os, sys, worker; print(worker.context().task, {shown}, *sys.argv[1:]); sys.exit(int(sys.argv[1]))"
-    path = script(text, "train.py")
-    with cluster(workers=2, env={"A": "b"}) as c:
-        ended = c.run_script(path, 0)
-        assert (ended.exit_code, ended.logs["worker-1"]) == (0, "worker-1 b 0\n")
-        ended = c.run_script(path, 3, workers=1, env={"B": 2})
-        assert (ended.exit_code, dict(ended.logs)) == (3, {"worker-0": "worker-0 b2 3\n"})
-        assert {"run_begun", "task_exited"} <= {event["event"] for event in ended.events}

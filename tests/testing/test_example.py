@@ -13,8 +13,7 @@ from tests.testing.test_plugin import run_pytest
 @pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.skipif(
-    importlib.util.find_spec("sklearn") is None,
-    reason="NOT TESTED: scikit-learn is not installed here (pip install 'orch-tf[examples]')",
+    importlib.util.find_spec("sklearn") is None, reason="NOT TESTED: scikit-learn is not installed here (pip install 'orch-tf[examples]')"
 )
 def test_the_example_project_passes_its_tests() -> None:
     done = run_pytest(ROOT / "examples/testing", "-rA")

@@ -323,17 +323,6 @@ def test_requests_are_answered_and_refused_once_the_agent_is_gone(tmp_path: Path
     assert seen == []
 
 
-def test_an_agent_that_a_nameless_signal_ends_is_lost(tmp_path: Path) -> None:
-    async def run() -> str:
-        lost = asyncio.get_running_loop().create_future()
-        host = Host("local", "127.0.0.1", sees_run_dir=False)
-        link = AgentLink(host, tmp_path / "log", lambda *_: None, lambda loss: lost.set_result(loss.reason))
-        await link.open(Transport((sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGRTMIN + 2})")), plainly)
-        return str(await asyncio.wait_for(lost, PATIENCE_S))
-
-    assert asyncio.run(run()).startswith(f"its agent was killed by signal {signal.SIGRTMIN + 2}")
-
-
 def test_a_place_that_knows_why_an_agent_ended_is_asked_and_may_take_its_time(tmp_path: Path) -> None:
     """The loss has the time of the end, and not that of the answer: what fails meanwhile on other hosts comes after it."""
     asked: list[tuple[StartFailure, float]] = []
@@ -545,19 +534,6 @@ def test_a_try_that_gets_no_answer_leaves_time_for_another_one(tmp_path: Path, m
         assert await asyncio.wait_for(link._come_back(), PATIENCE_S)
 
     asyncio.run(run())
-
-
-def test_a_mistake_on_the_way_back_loses_the_host_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def make() -> Any:
-        raise UnicodeEncodeError("ascii", "caf\u00e9", 3, 4, "no")
-
-    async def run() -> str:
-        returning(monkeypatch, make)
-        link = cut_link(tmp_path, [])
-        assert not await link._come_back()
-        return link._channel.cut
-
-    assert asyncio.run(run()).startswith("cut; orch made a mistake on the way back: 'ascii' codec")
 
 
 def test_the_pauses_between_tries_grow_and_differ() -> None:

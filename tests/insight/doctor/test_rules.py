@@ -127,10 +127,7 @@ def test_the_text_fits_into_80_columns_and_ends_with_a_verdict() -> None:
         assert ("a private network can be made" in shown) is private
 
 
-@pytest.mark.parametrize(
-    ("severities", "code", "strict"),
-    [([], 0, 0), (["note"], 0, 0), (["warning"], 0, 1), (["error", "note"], 1, 1)],
-)
+@pytest.mark.parametrize(("severities", "code", "strict"), [([], 0, 0), (["note"], 0, 0), (["warning"], 0, 1), (["error", "note"], 1, 1)])
 def test_the_exit_code_says_whether_a_run_can_start(severities: list[Any], code: int, strict: int) -> None:
     sample = judge([machine(run_dir=Disk("/mnt", writable=False))], MIRRORED)[0]
     findings: list[Any] = [replace(sample, severity=severity) for severity in severities]

@@ -68,10 +68,7 @@ def test_a_line_ends_with_the_attempt() -> None:
     tracks = {"worker-0": (run_story.Stretch(0.0, 40.0, "runs"), run_story.Stretch(80.0, 100.0, "runs", 2))}
     drawn = charts.chart("loss", {"worker-0": points, "host": points}, run_story.Story(0.0, 100.0, Cluster(), (), tracks), str)
     assert drawn is not None
-    assert {line.name: line.path for line in drawn.lines} == {
-        "worker-0": "M0 30.0L288 1.0M648 59.0h2",
-        "host": "M0 30.0L288 1.0L648 59.0",
-    }
+    assert {line.name: line.path for line in drawn.lines} == {"worker-0": "M0 30.0L288 1.0M648 59.0h2", "host": "M0 30.0L288 1.0L648 59.0"}
 
 
 def test_the_strip_shows_who_waits_for_whom() -> None:

@@ -89,10 +89,7 @@ def test_a_hostfile_in_both_notations(text: str, expected: Any) -> None:
             "hostA user=-l\nhostB port=0",
             "hosts:1: backend.hosts.hostA.user: must be the name of a user\nhosts:2: backend.hosts.hostB.port: must be at least 1, not 0",
         ),
-        (
-            "hostA:2 user=me",
-            f"hosts:1: backend.hosts: 'hostA:2' {NO_HOST}",
-        ),
+        ("hostA:2 user=me", f"hosts:1: backend.hosts: 'hostA:2' {NO_HOST}"),
         ("hostA slots", "hosts:1: backend.hosts.hostA.slots: must be a whole number, not 'slots'"),
     ],
 )

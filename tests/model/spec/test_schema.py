@@ -72,11 +72,7 @@ def checked(kind: Kind, written: str) -> tuple[object, list[str]]:
         (OneOf(("none", "local")), "none", "none"),
         (Listing(ANY_TEXT), "[a, 1e3, yes, '']", ("a", "1e3", "yes", "")),
         (Listing(Integer(0, 9)), "[]", ()),
-        (
-            Mapping_(ANY_TEXT, lambda name: ""),
-            "{FOO: yes, BAR: 1e3, EMPTY: , 1: ~}",
-            {"FOO": "yes", "BAR": "1e3", "EMPTY": "", "1": "~"},
-        ),
+        (Mapping_(ANY_TEXT, lambda name: ""), "{FOO: yes, BAR: 1e3, EMPTY: , 1: ~}", {"FOO": "yes", "BAR": "1e3", "EMPTY": "", "1": "~"}),
         (INNER, "4", {"count": 4}),
         (INNER, "{count: 4}", {"count": 4}),
         (OUTER, "{inner: 4, args: ~, on: }", {"inner": {"count": 4}}),

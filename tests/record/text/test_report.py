@@ -174,13 +174,6 @@ def test_a_tensor_in_a_message_does_not_fill_the_report(run: RunDir) -> None:
     assert lines[27:30] == ["     [0.],", "     [0.]]", f"  log: {run.log_path('worker-0', 1, 'stderr')}"]
 
 
-def test_a_long_traceback_does_not_hide_the_message(run: RunDir) -> None:
-    trace = "\n".join(["Traceback (most recent call last):", *(f"  frame {i}" for i in range(500)), "E: bad", *["row"] * 500])
-    cause = Cause("failed", 110.0, "worker-0", "local", 1, Failure("E", "m", trace, 110.0))
-    text = report(Verdict(Outcome.FAILED, 1, 1, 100.0, 110.0, cause), run, Cluster())
-    assert "  frame 499\n    E: bad\n    row\n" in text
-
-
 def test_an_end_that_no_task_has_caused_is_told_with_its_reason(run: RunDir) -> None:
     text = report(Verdict(Outcome.BROKEN, 125, 1, 100.0, 100.0, Cause("no space left on /x", 100.0)), run, Cluster(), Path("shown"))
     assert text.splitlines() == ["train-1 failed after 0.0 s", "  no space left on /x", "  logs: shown", "  exit code 125"]

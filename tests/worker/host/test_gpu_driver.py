@@ -12,8 +12,7 @@ import pytest
 from worker.host.facts import gpu_driver
 from worker.host.facts.gpu_driver import Driver
 from worker.host.processes.loop import Loop
-from worker.protocol.messages import Gpu, HostReady
-from worker.values.codec import from_json, to_json
+from worker.protocol.messages import Gpu
 
 QUERY = "--query-gpu=driver_version,index,uuid,memory.total,mig.mode.current,name --format=csv,noheader,nounits"
 TWO = """\
@@ -61,10 +60,7 @@ def prints(text: str, code: int = 0) -> str:
 
 
 def test_each_gpu_has_its_index_uuid_name_and_memory(find: Callable[..., Driver]) -> None:
-    both = (
-        Gpu(0, "GPU-a", "NVIDIA H200", 143_771, "GPU-a"),
-        Gpu(1, "GPU-b", "NVIDIA GB10, of the second kind", 0, "GPU-b"),
-    )
+    both = (Gpu(0, "GPU-a", "NVIDIA H200", 143_771, "GPU-a"), Gpu(1, "GPU-b", "NVIDIA GB10, of the second kind", 0, "GPU-b"))
     assert find(prints(TWO)) == Driver("550.54.15", both)
     assert [gpu.uuid for gpu in find(prints(TWO), variable="1").gpus] == ["GPU-b"]
 
@@ -147,8 +143,3 @@ def test_where_there_are_none_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, t
     assert gpu_driver.request(loop, {"CUDA_VISIBLE_DEVICES": variable}, told.append) is None
     loop.run(lambda: bool(told))
     assert told == [Driver()]
-
-
-def test_facts_carry_them() -> None:
-    facts = HostReady(1, "python", "3.11", 4, gpus=FOUR)
-    assert from_json(HostReady, to_json(facts)) == facts

@@ -81,11 +81,7 @@ def test_a_connection_that_is_lost_is_tried_again_from_another_port(monkeypatch:
             super().connect(full.getsockname() if len(connected) == 1 else address)
 
     loop = Loop()
-    with (
-        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
-        socket.create_connection(full.getsockname()),
-        answering(loop) as port,
-    ):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()), answering(loop) as port:
         monkeypatch.setattr(socket, "socket", Socket)
         assert tried(loop, Target("host", (port,), "word", ("127.0.0.1",))) == {"host": ""}
 

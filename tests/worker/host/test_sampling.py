@@ -21,7 +21,7 @@ from worker.host.facts.control_group import ControlGroup, GroupCounts
 from worker.host.processes import proc_files
 from worker.host.sampler import Sampler, Watched
 from worker.protocol import messages
-from worker.protocol.messages import GpuUse, Sampled, TaskUse
+from worker.protocol.messages import GpuUse, Sampled
 
 
 class Channel:
@@ -251,11 +251,6 @@ def test_it_reads_the_control_group(tmp_path: Path, files: dict[str, str], expec
 def test_it_reads_what_the_gpus_do() -> None:
     out = "0, 97, 12345\n1, [N/A], 0\nFailed to initialize NVML\n"
     assert gpu_driver.read_use(out) == (GpuUse(0, 97.0, 12345 << 20), GpuUse(1))
-
-
-def test_a_process_that_is_gone_is_none() -> None:
-    assert proc_files.read_process(2**22 + 1) is None
-    assert TaskUse("worker-0", 1).cpu == 0.0
 
 
 @pytest.mark.parametrize("name", ["_measure", "_measure_host", "_measure_links"])

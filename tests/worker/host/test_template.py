@@ -386,10 +386,7 @@ UNFIT = {
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         "the import of faulty has started a thread",
     ),
-    "daemon": (
-        "import os; os.fork() or (os.setsid(), os.execlp('sleep', 'sleep', '1000'))",
-        "an import has started a process",
-    ),
+    "daemon": ("import os; os.fork() or (os.setsid(), os.execlp('sleep', 'sleep', '1000'))", "an import has started a process"),
     "process": ("import subprocess; child = subprocess.Popen(['sleep', '1000'])", "an import has started a process"),
     "forks die": ("import os; os.register_at_fork(after_in_child=lambda: os._exit(4))", "it died as soon as it was forked"),
     "file": ("import tempfile; file = open(__file__)", "an import has left HERE/faulty.py open"),
@@ -428,18 +425,6 @@ def test_an_import_that_ends_while_what_it_has_started_lives_on(
         f"worker-0, worker-1: TensorFlow is imported again, which takes longer: {why or 'the template has died'} (see {log})"
     ]
     assert ("OSError: no" in log.read_text()) is bool(why)
-
-
-def test_many_tasks_share_one_line(tmp_path: Path, start_host: Callable[[], Host]) -> None:
-    write(tmp_path, "")
-    host = start_host()
-    host.greet(["there_is_none"])
-    host.run(*(f"worker-{index}" for index in range(6)))
-    (note,) = host.notes()
-    assert note.startswith(
-        "worker-0, worker-1, worker-2, 3 more: TensorFlow is imported again, which takes longer: "
-        "importing there_is_none failed: ModuleNotFound"
-    )
 
 
 def test_a_task_that_cannot_start_is_told_as_after_an_exec(tmp_path: Path, start_host: Callable[[], Host]) -> None:
@@ -483,14 +468,6 @@ def test_several_tasks_with_an_environment_of_their_own_share_a_template(tmp_pat
     # In the next attempt it is there, for one of them as well.
     assert host.run("ps-1", attempt=2, env={"VALUE": "second"}) == [f"True {second.pid} ps-1\nsecond\n"]
     assert host.notes() == []
-
-
-def test_without_a_preload_there_is_no_template(tmp_path: Path, start_host: Callable[[], Host]) -> None:
-    write(tmp_path, "import os\nprint(os.getppid())\nimport decimal")
-    host = start_host()
-    host.greet([])
-    assert host.run("worker-0", "worker-1") == [f"{host.agent.process.pid}\n"] * 2
-    assert (host.templates(), host.notes()) == ([], [])
 
 
 def test_a_program_that_names_none_of_it_does_not_wait(tmp_path: Path, start_host: Callable[[], Host]) -> None:
@@ -659,17 +636,6 @@ def test_a_template_that_is_stopped_keeps_no_end_from_being_seen(tmp_path: Path,
     assert host.notes() == [
         "worker-3: TensorFlow is imported again, which takes longer: the template did not answer for 5 s and was killed"
     ]
-
-
-def test_ctrl_c_ends_tasks_whose_template_is_stopped(orch: Any, tmp_path: Path) -> None:
-    write(tmp_path, WAITING)
-    running = orch.start("up", "s.py", "-n", "2", "--set", "preload=[decimal]")
-    running.wait_for(re.compile("worker-0.*begun"))
-    running.wait_for(re.compile("worker-1.*begun"))
-    (template,) = (child for child in psutil.Process(running.pid).children(recursive=True) if is_template(child))
-    template.suspend()
-    running.signal(signal.SIGINT)
-    running.wait(check=130)
 
 
 @pytest.mark.soak

@@ -83,20 +83,7 @@ def test_everything_orch_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in told.items():
         monkeypatch.setenv(name, text)
     assert worker.context() == worker.Context(
-        "worker-1",
-        "worker",
-        1,
-        False,
-        "r-7",
-        3,
-        1,
-        2,
-        0,
-        1,
-        {"worker": ("a:1", "b:1")},
-        Path("/runs/r-7"),
-        Path("/ck"),
-        settings,
+        "worker-1", "worker", 1, False, "r-7", 3, 1, 2, 0, 1, {"worker": ("a:1", "b:1")}, Path("/runs/r-7"), Path("/ck"), settings
     )
     assert worker.context().strategy == "multi_worker_mirrored"
 
