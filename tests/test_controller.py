@@ -24,7 +24,7 @@ from orchestrator.control.starting import create, read_start
 from orchestrator.control.supervisor import Supervisor
 from orchestrator.model.settings import ClusterSpec, TaskSpec
 from orchestrator.record.run_directory import RunDir
-from orchestrator.record.run_store import create_run, discard
+from orchestrator.record.run_store import create_run
 from orchestrator.record.text.event_messages import Messages
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_for_file, wait_until
@@ -100,13 +100,6 @@ def test_a_spec_that_was_written_by_hand_is_run(tmp_path: Path) -> None:
     done = control(run, tmp_path)
     assert done.returncode == 2
     assert f"{run.path}/spec.yaml:2: tasks.worker: must be at least 1, not 0" in done.stderr
-
-
-def test_a_run_has_one_controller(tmp_path: Path) -> None:
-    run = create(tmp_path / ".orch", spec_of(tmp_path, "")).run
-    done = control(run, tmp_path)
-    assert (done.returncode, "one-" in done.stderr, "already has a controller" in done.stderr) == (125, True, True), done.stderr
-    discard(run)
 
 
 def test_a_refused_run_says_why_in_its_directory(tmp_path: Path) -> None:

@@ -115,15 +115,6 @@ def test_a_missing_script_is_raised_before_anything_starts(tmp_path: Path) -> No
     assert not (tmp_path / ".orch").exists()
 
 
-def test_a_killed_controller_is_a_lost_run(waiting: Run) -> None:
-    processes = processes_of(waiting)
-    processes[0].kill()
-    result = waiting.wait()
-    assert (result.outcome, result.exit_code) == ("lost", 125)
-    assert "died before it could say" in result.report
-    wait_until_gone(processes)
-
-
 # --- what it may be given -------------------------------------------------------------------------
 
 

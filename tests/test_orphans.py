@@ -139,16 +139,6 @@ def test_the_terminals_signals_do_not_reach_the_agent(orch: Orch, tmp_path: Path
 
 
 @one_way
-def test_tasks_that_resist_are_ended_by_ctrl_c_twice(orch: Orch, tmp_path: Path, preload: tuple[str, ...]) -> None:
-    running, processes = start_resisting(orch, tmp_path, preload, "--set", "timeouts.grace_s=1000")
-    running.signal(signal.SIGINT)
-    running.wait_for("SIGKILL after 1000 s")
-    running.signal(signal.SIGINT)
-    running.wait(check=130)
-    assert not [name for name, process in processes.items() if is_alive(process)]
-
-
-@one_way
 def test_a_controller_that_dies_lets_tasks_tidy_up(orch: Orch, tmp_path: Path, run: LiveRun, preload: tuple[str, ...]) -> None:
     write_script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('tidied up', flush=True))); ready(); sleep()", preload)
     running = orch.start("up", "script.py", "-n", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -21,7 +20,7 @@ import pytest
 from orchestrator.backends import Diagnosis, Host, Transport
 from orchestrator.backends.connection import listener
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.backends.connection.listener import DialledAgent, Listener, read_end
+from orchestrator.backends.connection.listener import DialledAgent, Listener
 from orchestrator.backends.kubernetes import keeper_program
 from tests.live import wait_until
 from worker.host.network import dialler, proof
@@ -376,11 +375,3 @@ async def _until_end(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
     except ConnectionError:
         return b""
-
-
-def test_the_word_about_an_end() -> None:
-    word = {"node": "a", "ended": 3, "code": -9, "said": "x"}
-    assert read_end(word) == listener.End("a", 3, -9, "x")
-    for key, value in (("node", 1), ("ended", "3"), ("ended", True), ("code", None), ("said", b"")):
-        assert read_end({**word, key: value}) is None
-    assert json.dumps(word)

@@ -199,13 +199,6 @@ def test_runs_that_are_kept_in_the_directory_are_not_copied(tmp_path: Path, with
     assert copied(beside / "runs/one", runs=beside / "runs") == ["events.jsonl"], "what is asked for is not hidden"
 
 
-def test_runs_beside_the_script_do_not_reach_the_hosts(orch: Orch, bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import glob\nprint(sorted(glob.glob('**', recursive=True)))\n")
-    for _ in range(2):
-        up(orch, bed, "hostA", "--set", "backend.code=ship", "--home", "mine", check=0)
-    assert ast.literal_eval(LiveRun(tmp_path, "mine").log("worker-0").decode()) == ["mine", "script.py"]
-
-
 def test_names_that_are_odd_arrive(orch: Orch, bed: Bed, tmp_path: Path) -> None:
     names = [b"with space", b"tab\t and \n newline", "\N{SNOWMAN}".encode(), b"not utf-8 \xff", b"-dash", b"'quote\"$HOME"]
     for name in names:

@@ -235,7 +235,3 @@ def test_names_that_a_shell_or_a_terminal_would_act_on_are_no_runs(orch: Orch, h
     done = orch.in_process("ps", "--all", check=0).out + orch.in_process("prune", "--keep", "0", check=0).out
     assert "title" not in done
     assert len(os.listdir(home / "runs")) == 5
-
-
-def test_there_may_be_no_run_at_all(orch: Orch) -> None:
-    assert "0 of 0 runs" in orch.in_process("prune", check=0).out

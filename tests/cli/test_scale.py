@@ -55,6 +55,7 @@ def test_a_script_that_fails_or_ends_before_it_trains_is_told_with_what_it_says(
     assert "error: the script ended before 1 worker had trained for 3 s after the warm-up. fix: more epochs or steps, as its" in error
 
 
+@pytest.mark.slow
 def test_a_script_without_a_step_ends_at_the_limit(orch: Orch) -> None:
     (orch.cwd / "train.py").write_text("import time\ntime.sleep(600)")
     error = orch("scale", "-n", "2", "train.py", "--limit", "10", check=125).err

@@ -59,10 +59,6 @@ def test_the_picture(orch: Orch) -> None:
     assert "\x1b" not in out
 
 
-def test_an_epoch_without_a_whole_batch_has_no_step(orch: Orch) -> None:
-    assert "An epoch has no step." in orch.in_process("shards", "data/*", "-n", "2", "-b", "60", "--drop-remainder", check=0).out
-
-
 def test_every_worker_reads_every_byte_under_data(orch: Orch, tmp_path: Path) -> None:
     told = shards(orch, "data/*", "-n", "3", "-b", "12", "--policy", "data")
     assert {one["bytes"] for one in told["shares"]} == {96 * SIZE}
@@ -126,19 +122,6 @@ def test_a_worker_without_elements_has_nothing_to_do(orch: Orch, data: Path) -> 
     assert "worker-1 gets 0 elements, worker-0 80; of 40 steps it has nothing to do in 40" in told["advice"][0]["what"]
 
 
-def test_errors_come_before_warnings_and_these_before_notes(orch: Orch) -> None:
-    told = shards(orch, "data/*", "-n", "3", "-r", "4", "-b", "9")
-    assert [(one["severity"], one["topic"]) for one in told["advice"]] == [("warning", "uneven"), ("warning", "small batch")]
-    told = shards(orch, "data/part-[01]*", "-n", "4", "-p", "hint", check=1)
-    assert [one["severity"] for one in told["advice"]] == ["error", "note"]
-
-
-def test_without_a_batch_size_nothing_is_said_of_batches(orch: Orch) -> None:
-    told = shards(orch, "data/*", "-n", "3", "-r", "4", "-p", "data")
-    assert (told["batch"], told["steps"], topics(told)) == (None, None, ["reads all"])
-    assert [one["elements"] for one in told["shares"]] == [32, 32, 32]
-
-
 def test_damaged_and_unreadable_files_are_all_named_with_the_byte(orch: Orch, data: Path) -> None:
     whole = (data / "part-0.tfrecord").read_bytes()
     (data / "part-1.tfrecord").write_bytes(whole[:55])
@@ -186,12 +169,6 @@ def test_each_file_and_each_step_is_listed(orch: Orch) -> None:
     assert "step 5: worker-0 5+3, worker-1 5+3\n" in out
 
 
-def test_the_list_knows_the_kinds_of_all_files(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "z.csv").write_text("1,2\n")
-    done = orch.in_process("shards", "data/*", "z.csv", "-n", "2", "--list", check=0)
-    assert [line.split()[0] for line in done.out.splitlines()[:7]] == ["all"] * 7
-
-
 def test_files_of_a_store_are_refused(orch: Orch) -> None:
     assert "gs://a/*: only files of this machine can be looked at" in orch.in_process("shards", "gs://a/*", check=2).err
 
@@ -227,14 +204,6 @@ def test_a_strategy_that_shards_nothing_says_so(orch: Orch, tmp_path: Path) -> N
     assert (told["workers"], told["replicas"]) == (1, 8)
     (tmp_path / "one.yaml").write_text("script: a.py\nstrategy: mirrored\ndefaults: {devices: {cpus: 3}}\ninput: {files: ['data/*']}\n")
     assert shards(orch, "-f", "one.yaml", "-b", "6")["replicas"] == 3
-
-
-def test_a_run_is_asked_for_its_spec(orch: Orch, tmp_path: Path, script: Any) -> None:
-    script("print('hello')", "train.py")
-    (tmp_path / "orch.yaml").write_text(SPEC.format(more=""))
-    orch("up", check=0)
-    (tmp_path / "orch.yaml").unlink()
-    assert shards(orch, "-f", ".orch/latest/spec.yaml")["files"] == 6
 
 
 # --- before `orch up` ----------------------------------------------------------------------------

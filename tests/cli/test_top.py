@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -223,10 +222,3 @@ def test_without_textual_or_on_a_dumb_terminal_the_state_is_shown_once(tmp_path:
         assert b"\x1b" not in screen.raw
         assert (said in " ".join(screen.read())) or not said
         screen.close()
-
-
-def test_programs_get_one_object(orch: Orch, tmp_path: Path) -> None:
-    MadeUpRun(tmp_path / ".orch", workers=2, seconds=60.0).run.make_latest()
-    found = json.loads(orch.in_process("top", "--json", check=0).out)
-    assert [task["task"] for task in found["tasks"]] == ["worker-0", "worker-1"]
-    assert found["run"] == "made-up-2"

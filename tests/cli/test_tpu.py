@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,9 +112,3 @@ def test_colour_is_one_for_each_replica() -> None:
     assignment = TpuReplicas((((0, 0, 0, 0),), ((0, 0, 0, 1),)), (("/task:0/device:TPU:0",), ("/task:0/device:TPU:1",)), "2.21.0")
     out = list(to_text(Layout(mesh, (1, 1, 1, 1), 2, assignment), [], color=True))
     assert "  y=0  [\x1b[36m0.0\x1b[0m \x1b[33m1.0\x1b[0m]" in out
-
-
-def test_the_help_leaves_out_options_that_cannot_matter(orch: Orch) -> None:
-    shown = set(re.findall(r"--[\w-]+", orch.in_process("tpu", "--help").out.partition("This command:")[2]))
-    assert {"--tpu", "--topology", "--fallback", "--python", "--file", "--set", "--partition"} <= shown
-    assert not shown & {"--prepare", "--workers", "--grace", "--hosts", "--hostfile", "--env", "--no-python", "--log-level"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.cause.exit_status import describe_answer, describe_code, describe_return
+from orchestrator.model.cause.exit_status import describe_answer, describe_code
 
 
 @pytest.mark.parametrize(
@@ -23,20 +23,6 @@ from orchestrator.model.cause.exit_status import describe_answer, describe_code,
 )
 def test_an_end_in_words(code: int, killed: bool, words: str) -> None:
     assert describe_code(code, killed) == words
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "ended with exit code 0"),
-        (255, "ended with exit code 255"),
-        (-9, "was killed by SIGKILL"),
-        (-11, "was killed by SIGSEGV: segmentation fault"),
-        (-36, "was killed by signal 36"),
-    ],
-)
-def test_the_end_of_a_child_in_words(code: int, words: str) -> None:
-    assert describe_return(code) == words
 
 
 @pytest.mark.parametrize(

@@ -145,19 +145,6 @@ def test_a_crash_whose_core_was_still_being_written_when_its_peers_missed_it_is_
     assert found.what == "failed because it lost worker-1 (it stopped sending heartbeats), which was stopped (SIGSTOP)"
 
 
-def test_a_stalled_peer_is_the_suspect_and_is_asked_where_it_is_before_it_is_stopped() -> None:
-    first = ev.TaskExited("worker-0", 1, 1, False, 110.0, lost("1", 109.5))
-    held = ev.TaskExited("worker-1", 1, 137, True, 115.0, evidence=Evidence(condition="stopped (SIGSTOP)"))
-    verdict, did = run([first, held], ["worker-0", "worker-1"])
-    assert did[:2] == [ev.CollectStacks(("worker-1",)), ev.Stop(("worker-1",), 5.0)]
-    assert verdict.exit_code == 1
-    assert verdict.cause is not None
-    assert verdict.cause.what == "failed because it lost worker-1 (it stopped sending heartbeats), which was stopped (SIGSTOP)"
-    assert "worker-1" in verdict.cause.remedy
-    found = cause([first], ["worker-0", "worker-1"])
-    assert found.what.endswith("which was still running until orch stopped it")
-
-
 def test_an_error_that_names_nobody_is_about_the_only_one_that_is_left() -> None:
     first = ev.TaskExited("worker-0", 1, 1, False, 110.0, lost("", 109.5))
     assert cause([first], ["worker-0", "worker-1"]).suspect == "worker-1"

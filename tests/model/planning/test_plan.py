@@ -120,21 +120,6 @@ def test_the_servers_of_a_data_service_fill_what_the_training_has_left() -> None
 DATA = {"dispatcher": 1, "data_worker": 2}
 
 
-def test_a_data_service_is_in_no_cluster_and_has_no_rank() -> None:
-    planned = make(spec(worker=2, evaluator=1, **DATA), hosts=2)
-    found = configs(planned)
-    assert [name for name, config in found.items() if config is None] == ["dispatcher-0", "data_worker-0", "data_worker-1"]
-    assert found["worker-0"]["cluster"] == {"worker": ["10.0.0.0:4000", "10.0.0.0:4001"]}
-    envs = {str(task.id): task.order.env for task in planned.tasks}
-    ranks = {name: [env[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] for name, env in envs.items()}
-    assert ranks == {
-        "worker-0": ["0", "2", "0", "2"],
-        "worker-1": ["1", "2", "1", "2"],
-        "evaluator-0": ["0", "1", "0", "1"],
-        **{name: ["0", "1", "0", "1"] for name in ("dispatcher-0", "data_worker-0", "data_worker-1")},
-    }
-
-
 def test_a_data_server_is_told_where_it_is_and_everybody_where_the_dispatcher_is() -> None:
     planned = make(spec("none", worker=1, **DATA), hosts=2)
     assert {name: planned.orders(name).env["ORCH_DATA_SERVICE"] for name in ("host0", "host1")} == {

@@ -9,12 +9,12 @@ import pytest
 from orchestrator.errors import DEADLINE, SpecError
 from orchestrator.model.planning import plan
 from orchestrator.model.planning.facts_of_hosts import HostFacts
-from orchestrator.model.policy import deadlines, endings, readiness
-from orchestrator.model.settings import ClusterSpec, Restart, Timeouts
+from orchestrator.model.policy import deadlines, readiness
+from orchestrator.model.settings import ClusterSpec, Timeouts
 from orchestrator.model.settings import document as documents
 from orchestrator.model.settings.parse import parse, to_document
 from orchestrator.model.state import events as ev
-from orchestrator.model.state.cluster import Outcome, Phase, Policy, TaskState
+from orchestrator.model.state.cluster import Outcome, Phase, Policy
 from tests.model.run.test_lifecycle import WORKERS, History
 
 PREPARED = {**WORKERS, "prepare-0": "a", "prepare-1": "b"}
@@ -123,30 +123,3 @@ def test_only_its_own_time_limit_holds_while_a_host_is_prepared() -> None:
     verdict = late.verdict
     assert (verdict.outcome, verdict.exit_code) == (Outcome.TIMED_OUT, DEADLINE)
     assert late.cause.what == "prepare-1 has not ended 30 s after the start (timeouts.prepare_s)"
-
-
-def test_its_failure_is_the_first_cause_and_no_task_is_waited_for() -> None:
-    history = History(POLICY, PREPARED)
-    history.happen(ev.TaskStarted("prepare-0", 1, 7, 101.0), ev.TaskStarted("prepare-1", 1, 8, 101.0))
-    assert history.happen(ev.TaskExited("prepare-1", 1, 6, stopped=False, at=110.0)) == [ev.Stop(("prepare-0",), 5.0)]
-    history.happen(ev.TaskSwept("prepare-1", 1, 110.0), ev.TaskExited("prepare-0", 1, 143, stopped=True, at=111.0))
-    history.happen(ev.TaskSwept("prepare-0", 1, 111.0))
-    verdict = history.verdict
-    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 6)
-    assert (history.cause.task, history.cause.host) == ("prepare-1", "b")
-    assert history.cluster.tasks["worker-0"].state is TaskState.STOPPED
-
-
-def test_a_restart_does_not_prepare_again_what_is_prepared() -> None:
-    history = History(Policy("multi_worker_mirrored", restart=Restart(max=3, backoff_s=0.0)), PREPARED)
-    prepared(history, "prepare-0")
-    history.happen(ev.TaskStarted("prepare-1", 1, 8, 101.0), ev.TaskExited("prepare-1", 1, 1, stopped=False, at=110.0))
-    history.happen(ev.TaskSwept("prepare-1", 1, 110.0))
-    assert history.happen(ev.Tick(111.0)) == [ev.StartAttempt(2, ("prepare-1",))]
-    again: list[ev.Event] = [ev.TaskExited("prepare-1", 2, 0, stopped=False, at=112.0), ev.TaskSwept("prepare-1", 2, 112.0)]
-    assert history.happen(*again) == [ev.StartAttempt(2, tuple(WORKERS))]
-    history.happen(*(ev.TaskStarted(name, 2, 1, 113.0) for name in WORKERS), ev.TaskExited("worker-0", 2, 1, stopped=False, at=114.0))
-    for name in WORKERS:
-        history.happen(ev.TaskExited(name, 2, 143, stopped=True, at=115.0), ev.TaskSwept(name, 2, 115.0))
-    assert history.happen(ev.Tick(120.0)) == [ev.StartAttempt(3, tuple(WORKERS))]
-    assert endings.running_tasks(history.cluster) == tuple(WORKERS)

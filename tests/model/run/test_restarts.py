@@ -258,21 +258,6 @@ def test_a_script_that_always_ends_with_42_comes_to_an_end() -> None:
 # --- one task alone ----------------------------------------------------------------------------
 
 
-def test_a_worker_of_a_parameter_server_cluster_is_started_again_alone() -> None:
-    life = Life(Restart(max=1), SERVERS, "parameter_server").start()
-    life.end("worker-1", 137, killed=True)
-    assert life.cluster.phase is Phase.RUNNING
-    assert not any(isinstance(action, ev.Stop) for action in life.did)
-    assert deadlines.next_deadline(life.cluster) is None  # what it left behind may still hold its port
-    life.sweep().wait()
-    assert life.starts[1:] == [(2, ("worker-1",))]
-    assert [task.attempt for task in life.cluster.tasks.values()] == [1, 1, 2, 1]
-    life.start("worker-1")
-    life.end("chief-0", 0).sweep()
-    verdict = life.verdict
-    assert (verdict.outcome, [past.task for past in verdict.past]) == (Outcome.SUCCEEDED, ["worker-1"])
-
-
 def test_a_worker_that_comes_back_before_the_cluster_has_formed_is_waited_for() -> None:
     life = Life(Restart(max=1), SERVERS, "parameter_server").start("chief-0", "worker-0", "ps-0")
     life.happen(ev.TaskStarted("worker-1", 1, 7, life.now))
@@ -287,22 +272,6 @@ def test_a_parameter_server_or_the_chief_takes_the_cluster_with_it(task: str) ->
     life = Life(Restart(max=1), SERVERS, "parameter_server").start()
     life.end(task, 1).sweep().wait()
     assert life.starts[1:] == [(2, tuple(SERVERS))]
-
-
-def test_a_worker_that_keeps_failing_takes_the_cluster_with_it_and_then_the_run() -> None:
-    life = Life(Restart(max=9, without_progress=2), SERVERS, "parameter_server").start()
-    life.end("worker-0", 1).sweep().wait().start("worker-0")
-    assert life.starts[-1] == (2, ("worker-0",))
-    life.end("worker-0", 1).sweep().wait().start()
-    assert life.starts[-1] == (3, tuple(SERVERS))
-    for _ in range(4):
-        if life.cluster.verdict is None:
-            life.end("worker-0", 1).sweep()
-        if life.cluster.verdict is None:
-            life.wait().start()
-    verdict = life.verdict
-    assert verdict.exit_code == 1
-    assert "made no progress" in verdict.gave_up
 
 
 def test_the_chief_may_end_while_a_worker_waits_to_come_back() -> None:

@@ -376,23 +376,6 @@ def test_a_refused_run_shows_the_lines_that_wait_to_be_shown(tmp_path: Path, mon
     assert len(shown) == 1
 
 
-GONE = b"E0000 00:00:1.1  9 x.cc:1] UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was lost\n"
-
-
-def test_lost_connections_are_folded_and_counted() -> None:
-    view = LogView(["worker-0", "worker-1"])
-    assert view.render("worker-1", "stderr", GONE * 2 + b"went on\n") == "worker-1 | went on\n"
-    assert view.folded_note == "2 lines of TensorFlow's own messages folded; --all shows all lines"
-
-
-def test_a_warning_of_a_package_is_shown_once() -> None:
-    data = b"/usr/lib/python3/dist-packages/keras/a.py:74: UserWarning: `shuffle=True` was passed\n  self.adapter = adapt(\nstep 1\n"
-    view = LogView(["w-0", "w-1"])
-    assert view.render("w-0", "stderr", data).count("\n") == 3
-    assert view.render("w-1", "stderr", data) == "w-1 | step 1\n"
-    assert view.folded_note.startswith("2 lines")
-
-
 def test_a_view_shortens_a_huge_line_of_stderr_only_if_it_is_asked_to() -> None:
     message = b"E: [" + b"0. " * 10_000 + b"]\n"
     whole, short = LogView(["w-0"]), LogView(["w-0"], shorten=True)
@@ -465,12 +448,6 @@ def test_all_shows_the_noise() -> None:
     view = LogView(["w-0"], fold=False)
     assert view.render("w-0", "stderr", noise).replace("w-0 | ", "") == noise.decode()
     assert view.folded_note == ""
-
-
-def test_one_folded_line_is_named_in_the_singular() -> None:
-    view = LogView(["w-0"])
-    view.render("w-0", "stderr", b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
-    assert view.folded_note == "1 line of TensorFlow's own messages folded; --all shows all lines"
 
 
 def test_grep_sees_the_text_without_colours_and_prefix_and_every_line() -> None:
@@ -569,16 +546,6 @@ def test_the_tail_is_the_last_lines(tmp_path_factory: pytest.TempPathFactory, da
     assert data[start:] == b"".join(every[max(0, len(every) - lines) :])
 
 
-def test_the_tail_of_a_long_file_and_of_none(tmp_path: Path) -> None:
-    path = tmp_path / "stdout.log"
-    follower = Follower(path, tail=10)
-    path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
-    assert follower.read(7) == b"line 0\n"
-    assert Follower(path, tail=2).read() == b"line 99998\nline 99999\n"
-    assert Follower(path, tail=20_000).read(11) == b"line 80000\n"
-    assert Follower(path, tail=0).read() == b""
-
-
 def test_the_tail_of_a_log_without_a_line_end_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     path.touch()
@@ -608,8 +575,3 @@ def test_a_writer_in_another_process_is_followed_without_loss(tmp_path: Path) ->
     assert writer.returncode == 0
     assert splitter.flush() == []
     assert shown == [f"{i} {'x' * (i % 50)}" for i in range(50_000)]
-
-
-def test_a_burst_of_ordinary_lines_on_stderr_is_shown_whole() -> None:
-    data = b"".join(b"[INFO] step %d loss 0.5\n[2026-11-22 10:00:00] 7\n12 examples\n" % step for step in range(500))
-    assert LogView(["w"], shorten=True).render("w", "stderr", data).count("\n") == 1500

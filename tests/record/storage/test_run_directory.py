@@ -169,19 +169,6 @@ def test_the_newest_checkpoint_is_found_wherever_it_lies(tmp_path: Path) -> None
     assert run.newest_checkpoint() == 300.0
 
 
-def test_a_change_of_a_huge_directory_of_checkpoints_is_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are not looked at: the controller does nothing else meanwhile."""
-    run = create_run(tmp_path / "home", "one")
-    folder = run.path / "checkpoints"
-    folder.mkdir()
-    for number in range(50):
-        (folder / f"shard-{number}").touch()
-        os.utime(folder / f"shard-{number}", (100, 100))
-    os.utime(folder, (200, 200))
-    monkeypatch.setattr(run_directory, "MOST_CHECKPOINTS", 10)
-    assert run.newest_checkpoint() == 200.0
-
-
 def test_a_slow_disk_of_checkpoints_does_not_hold_up_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller gives its agents no sign of life while it looks, and they count silence as the end of the controller."""
     run = create_run(tmp_path / "home", "one")
