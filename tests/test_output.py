@@ -172,20 +172,6 @@ def test_a_console_that_is_not_read_holds_up_nobody(orch: Orch, tmp_path: Path, 
     running.wait(check=0)
 
 
-def test_ctrl_c_leaves_a_console_that_is_not_read(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
-    write_script(tmp_path, f"{MUCH}\nignore()\nready()\nsleep()")
-    read_fd, write_fd = os.pipe()
-    running = orch.start("up", "script.py", "-n", "1", "--set", "timeouts.grace_s=1000", stdout=write_fd)
-    os.close(write_fd)
-    wait_until_ready(tmp_path, "worker-0")
-    running.signal(signal.SIGINT)
-    run.event("stop_requested")
-    running.signal(signal.SIGINT)
-    done = running.wait(check=130)
-    os.close(read_fd)
-    assert done.err.splitlines()[-1] == "orch:   exit code 130"
-
-
 @pytest.mark.parametrize("moment", ["while it stops", "at the end"])
 def test_ctrl_c_leaves_a_reader_of_json_that_does_not_read(orch: Orch, tmp_path: Path, run: LiveRun, moment: str) -> None:
     write_script(tmp_path, "ignore()\nready()\nsleep()" if moment == "while it stops" else "sys.exit(7)")

@@ -273,14 +273,6 @@ def test_a_result_of_verify_that_orch_has_not_written_is_none(orch: Orch, tmp_pa
     orch.in_process("report", check=0)
 
 
-@pytest.mark.parametrize("size", ['{"parts": {"input": 1}, "step": 0, "workers": 1}', '{"parts": [1], "step": 1}', "5"])
-def test_a_result_of_scale_that_orch_has_not_written_is_none(orch: Orch, tmp_path: Path, size: str) -> None:
-    run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run
-    run.write("scaled.json", f'{{"text": ["x"], "sizes": [{size}]}}')
-    orch.in_process("report", "-o", "page.html", check=0)
-    assert "Why is it not faster?" not in (tmp_path / "page.html").read_text()
-
-
 @pytest.mark.parametrize("line", ['{"at": 1' + "0" * 400 + "}", "[" * 100_000, "[]", '{"at": "x"}'])
 def test_a_last_event_that_orch_has_not_written_is_none(orch: Orch, tmp_path: Path, line: str) -> None:
     run = MadeUpRun(tmp_path / ".orch", seconds=60.0).run

@@ -90,24 +90,6 @@ def test_a_detached_run_goes_on_and_is_followed_and_waited_for_from_elsewhere(or
     assert "Traceback" not in (tmp_path / ".orch" / "latest" / "controller.log").read_text()
 
 
-def test_a_loop_over_settings_ends_in_a_table(orch: Orch, script: Script, tmp_path: Path) -> None:
-    script("import sys, worker\nworker.report(loss=float(sys.argv[2]) / 4)", "sweep.py")
-    for rate in ("0.5", "0.25"):
-        orch("up", "sweep.py", "--strategy", "none", "--name", f"lr-{rate}", "--", "--lr", rate, check=0)
-    table = orch("ps", "--columns", "lr, loss", check=0).out.splitlines()
-    assert [line.split()[-2:] for line in table] == [["lr", "loss"], ["0.5", "0.125"], ["0.25", "0.0625"]]
-    lines = orch("ps", "--csv", "--sort", "loss", check=0).out.splitlines()
-    assert lines[0] == "run,state,exit_code,started_at,took_s,lr,loss"
-    assert [line.split(",")[5:] for line in lines[1:]] == [["0.5", "0.125"], ["0.25", "0.0625"]]
-    assert [run["values"] for run in json.loads(orch("ps", "--all", "--json", check=0).out)] == [
-        {"lr": 0.5, "loss": 0.125},
-        {"lr": 0.25, "loss": 0.0625},
-    ]
-    assert re.search("no run has a value los; did you mean .*loss", orch("ps", "--columns", "los", check=0).err)
-    assert "--columns names no value; write names" in orch("ps", "--columns", ",", check=2).err
-    assert "--csv and --json are two forms of one list" in orch("ps", "--csv", "--json", check=2).err
-
-
 COUNTING = """
 import os, pathlib, time, worker
 first = 400 if os.environ["ORCH_ATTEMPT"] == "2" else 0
@@ -516,22 +498,31 @@ def test_json_has_the_same_keys_at_every_time(orch: Orch, tmp_path: Path) -> Non
 
 
 def test_runs_stand_side_by_side(orch: Orch, script: Script) -> None:
-    script("import sys, worker\nworker.report(step=3, loss=float(sys.argv[1]))\nsys.exit(int(sys.argv[2]))\n", "sweep.py")
+    """A loop over settings ends in a table."""
+    script("import sys, worker\nworker.report(step=3, loss=float(sys.argv[2]))\nsys.exit(int(sys.argv[3]))\n", "sweep.py")
     for rate, code in (("0.5", 0), ("0.25", 0), ("nan", 7)):
-        orch("up", "sweep.py", "--strategy", "none", "--set", "preload=[]", "--", rate, str(code), check=code)
+        orch("up", "sweep.py", "--strategy", "none", "--set", "preload=[]", "--", "--lr", rate, str(code), check=code)
+    table = orch("ps", "--columns", "lr, loss", check=0).out.splitlines()
+    assert [line.split()[-2:] for line in table] == [["lr", "loss"], ["0.5", "0.5"], ["0.25", "0.25"], ["nan", "nan"]]
+    lines = orch("ps", "--csv", "--sort", "loss", check=0).out.splitlines()
+    assert lines[0].startswith("run,state,exit_code,started_at,took_s,")
+    assert [run["values"]["loss"] for run in json.loads(orch("ps", "--all", "--json", check=0).out)] == [0.5, 0.25, "nan"]
+    assert re.search("no run has a value los; did you mean .*loss", orch("ps", "--columns", "los", check=0).err)
+    assert "--columns names no value; write names" in orch("ps", "--columns", ",", check=2).err
+    assert "--csv and --json are two forms of one list" in orch("ps", "--csv", "--json", check=2).err
     head, *lines = orch("ps", "--all", check=0).out.splitlines()
     assert head.split() == ["RUN", "STARTED", "TOOK", "STATE", "ARGUMENTS", "LAST", "REPORT", "TASKS"]
     assert [said in line for line, said in zip(lines, ("loss=0.5 step=3", "loss=0.25 step=3", "loss=nan step=3"), strict=True)] == [
         True
     ] * 3
     assert ["failed (7)" in line for line in lines] == [False, False, True]
-    assert " 0.25 0 loss=0.25 step=3 worker 1" in " ".join(lines[1].split())
+    assert " --lr 0.25 0 loss=0.25 step=3 worker 1" in " ".join(lines[1].split())
     (took,) = re.findall("failed after (.*), exit code 7", orch("ps", check=0).out)
     assert took in lines[2], "the run took the same time everywhere"
     newest = orch("ps", "--all", "-n", "2", check=0).out.splitlines()[1:]
     assert [line.split() for line in newest] == [line.split() for line in lines[1:]], "an id names its run among all, listed or not"
     last = json.loads(orch("ps", "--all", "-n", "1", "--json", check=0).out)[0]
-    assert (last["arguments"], last["counts"], last["state"]) == (["nan", "7"], {"worker": 1}, "failed")
+    assert (last["arguments"], last["counts"], last["state"]) == (["--lr", "nan", "7"], {"worker": 1}, "failed")
     assert last["reports"] == last["result"]["reports"] == {"worker-0": {"step": 3, "loss": "nan"}}
     assert datetime.fromisoformat(last["started_at"]) <= datetime.fromisoformat(last["result"]["ended_at"])
     assert "UP" not in orch("ps", check=0).out

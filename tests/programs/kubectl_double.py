@@ -19,6 +19,9 @@ from typing import Any
 
 GONE_S = 0.5
 """How long after SIGTERM a current kubelet has the API server remove a pod whose processes end at once."""
+BUSY_S = 30.0
+"""How much longer the object stays where nobody has asked for it yet: on a busy machine the question may be late, but must come before the
+connections end, which they do only once the object is gone."""
 
 
 def evict(home: Path, name: str, condition: dict[str, str]) -> None:
@@ -32,6 +35,9 @@ def evict(home: Path, name: str, condition: dict[str, str]) -> None:
     new.rename(path)
     os.kill(int((home / f"{name}.pid").read_text()), signal.SIGTERM)
     time.sleep(GONE_S)
+    until = time.monotonic() + BUSY_S
+    while not (home / "asked").exists() and time.monotonic() < until:
+        time.sleep(0.01)
     path.unlink()
 
 
@@ -60,7 +66,10 @@ def main(home: Path, words: list[str]) -> int:
             time.sleep(600)
         case ["get", "pod", name, *_]:
             path = home / f"{name}.json"
-            print(path.read_text() if path.exists() else "")
+            text = path.read_text() if path.exists() else ""
+            if "deletionTimestamp" in text:
+                (home / "asked").touch()
+            print(text)
         case ["exec", "-i", name, "-c", "main", "--", *argv]:
             agent = subprocess.Popen(argv)
             (home / f"{name}.pid").write_text(str(agent.pid))
