@@ -17,16 +17,19 @@ BEDS = {
         "test_slurm",
         "test_join_engines",
         "test_functions",
+        "real/test_join",
     },
 }
+"""A folder before a name tells two modules of one name apart."""
 MADE_ONCE = {"test_checkpoints", "test_remedies", "test_by_hand", "test_report_page", "test_trace_file", "test_added_setting"}
 """Modules with a fixture that takes seconds, once for all of its tests."""
 
 
 def group_of(nodeid: str) -> str:
     """Tests with the same answer run in one process."""
-    module = PurePath(nodeid.partition("::")[0]).stem
-    return next((bed for bed, modules in BEDS.items() if module in modules), module if module in MADE_ONCE else nodeid)
+    path = PurePath(nodeid.partition("::")[0])
+    names = {path.stem, f"{path.parent.name}/{path.stem}"}
+    return next((bed for bed, modules in BEDS.items() if names & modules), path.stem if path.stem in MADE_ONCE else nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
