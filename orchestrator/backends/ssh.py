@@ -125,10 +125,7 @@ _FORGET = re.compile(r"""^\s*(ssh-keygen -f ["']?/?[\w./@+-]*known_hosts\w*["']?
 stream."""
 _REMEDIES = (
     ("UNPROTECTED PRIVATE KEY FILE", "others may read your key, so ssh does not use it: chmod 600 it"),
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is not the one you know: if that is right, {forget}, then log in once: {ssh}",
-    ),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key is not the one you know: if that is right, {forget}, then log in once: {ssh}"),
     ("Host key verification failed", "its host key is not known yet: log in once, and compare the key that is shown: {ssh}"),
     ("Permission denied", "it refused your keys: ssh-copy-id {host}, load the key into your agent (ssh-add), or name it in ~/.ssh/config"),
     ("Too many authentication failures", "name the right key in ~/.ssh/config (IdentityFile, IdentitiesOnly yes)"),

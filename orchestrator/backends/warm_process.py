@@ -241,11 +241,7 @@ class OwnWarmProcess:
 
 @contextlib.contextmanager
 def one_import(spec: ClusterSpec) -> Iterator[dict[str, str]]:
-    """For several runs of a spec: the variables by which all of them use one import.
-
-    They are empty where the user's warm process fits, or where no import can be shared, as on other hosts: then each run does as it would
-    alone.
-    """
+    """The variables by which several runs of a spec share an import; none where the user's warm process fits, or none can."""
     python, imports = interpreters.of_this_machine(spec), Imports(spec.imported_ahead, {**os.environ, **spec.env}, spec.workdir)
     can = sys.platform == "linux" and imports.preload and spec.network != "private" and all(host.is_here for host in imagine(spec).hosts)
     own = None

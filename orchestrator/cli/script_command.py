@@ -32,10 +32,7 @@ GROUPS = {
     "Limits and restarts": ("timeouts", "restart", "fail_on_nan"),
     "Checkpoints": ("checkpoints",),
     "Where the tasks run": ("backend", "ports", "network", "hostfile"),
-    "Output": (
-        *("defaults.log_level", "home", "only", "quiet", "color", "everything", "as_json"),
-        "tensorboard",
-    ),
+    "Output": (*("defaults.log_level", "home", "only", "quiet", "color", "everything", "as_json"), "tensorboard"),
 }
 """The headings of a help text. Below each: keys of orch.yaml, and parameters of options that are no settings."""
 OTHERS, MOST_USED = "This command", "Most used"

@@ -88,11 +88,7 @@ _NOTHING_TO_RESUME = (
 
 
 def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[str] = ()) -> tuple[ClusterSpec, Node]:
-    """The spec of the command line, and its document. Raises `SpecError`, `UsageError`.
-
-    `needs_program` False: the spec need not name a program. `only`: the keys that are read of a file that is not named with -f; empty:
-    all.
-    """
+    """The spec of the command line, and its document. `only`: the keys read of orch.yaml, without -f. Raises `UsageError`."""
     from ..model.settings.parse import parse  # not for a help text
 
     given = ctx.params

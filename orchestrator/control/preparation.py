@@ -73,10 +73,7 @@ class Preparation:
     async def prepare(
         self, attempt: int, hosts: Sequence[Host], broken: Mapping[str, str] | None = None, code: WorkingDirectory | None = None
     ) -> Prepared:
-        """Return the plan of an attempt on these hosts, whose GPUs are held for this run. Raises `OrchError`.
-
-        `broken`: the hosts that an elastic cluster does without if it can, each with the reason. `code`: the files of the attempt before.
-        """
+        """The plan of an attempt, whose GPUs are held. `broken`: hosts to do without. `code`: of the attempt before. Raises `OrchError`."""
         full, every = self._start.spec, {host.name: host for host in hosts}
         room = elastic.capacity(full, slots_of(hosts))
 
@@ -317,10 +314,7 @@ class Preparation:
         raise OrchError(f"other runs have taken this one's GPUs {MOST_PLANS} times while it was about to start; start it again")
 
     async def _hold_gpus(self, planned: Plan, holding: set[str]) -> dict[str, tuple[messages.GpuHolder, ...]]:
-        """Hold the GPUs of the plan, and release all others. `holding`: the hosts that have held GPUs for this run.
-
-        Returns, by host, the GPUs that other runs hold where they were faster; empty: all GPUs of the plan are held.
-        """
+        """Hold the GPUs of the plan alone. Returns, by host, those that faster runs hold; empty: all are held."""
         links = self._agents.links
         for name in holding.difference(planned.claims):
             await links[name].request(messages.TakeGpus(), messages.GpusTaken)

@@ -94,11 +94,7 @@ def again(home: Path, spec: ClusterSpec) -> tuple[RunStart, Cluster | None] | No
 
 
 def submit(start: RunStart) -> Submission | None:
-    """Give a run that `create` has made to the engine of its place, whose job will be the controller.
-
-    None: its place has no engine, and this process still holds the run. Raises `OrchError`; then there is no run.
-    But `UnansweredError` keeps the run, whose job may come all the same.
-    """
+    """Give a run to its engine, whose job is the controller; None: it has none. Raises `OrchError`, `UnansweredError`: it may come."""
     run, engine = start.run, start.backend.engine(start.spec)
     if engine is None:
         return None

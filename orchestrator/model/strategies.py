@@ -149,11 +149,7 @@ def _in_one_process(name: str, summary: str, *, uses_gpus: bool = True, **more: 
 DEFAULT = Strategy(
     name="multi_worker_mirrored",
     summary="every worker has a copy of the model, and all train in step: tf.distribute.MultiWorkerMirroredStrategy",
-    roles={
-        "chief": Role(decides=True, synchronous=True),
-        "worker": Role(count=1, decides=True, synchronous=True),
-        "evaluator": EVALUATOR,
-    },
+    roles={"chief": Role(decides=True, synchronous=True), "worker": Role(count=1, decides=True, synchronous=True), "evaluator": EVALUATOR},
     sections=("collectives",),
     mends_fit=True,
 )

@@ -86,10 +86,7 @@ def _seal(run: Path, job: object, key: bytes) -> str:
 
 
 def seal_key() -> bytes:
-    """A key of this user, which is made if there is none. It lies outside of all runs, so no directory of a run brings one along.
-
-    Raises `OrchError`.
-    """
+    """A key of this user, made if there is none, outside of all runs: no directory brings one along. Raises `OrchError`."""
     path = _key_path()
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -222,8 +222,7 @@ class RunDir:
         if heard.word.state == "ended" or not is_copy(self.path):
             return heard
         return dataclasses.replace(
-            heard,
-            trouble="this directory is a copy, or was submitted by another user or an older orch: its engine is not asked",
+            heard, trouble="this directory is a copy, or was submitted by another user or an older orch: its engine is not asked"
         )
 
     def look_s(self, usual_s: float) -> float:

@@ -40,10 +40,7 @@ _UNREACHED = {
 
 
 class RunLock:
-    """The lock of a run, and the pipe. The methods from `is_held` on are for other processes than the controller.
-
-    `place`: gives the directory of the run, which may be moved.
-    """
+    """The lock of a run, and the pipe. `place`: gives its directory. From `is_held` on, for other processes than the controller."""
 
     def __init__(self, place: Callable[[], Path]) -> None:
         self._place = place

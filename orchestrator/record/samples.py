@@ -193,10 +193,7 @@ def _from_row(cls: type[T], row: Any) -> T:
 
 
 def read_samples(run: Path, every_s: float = 0.0) -> Iterator[Sampled]:
-    """All samples, in the order of their times. `every_s`: how coarse they may be; each stretch of time comes from the file that fits best.
-
-    The files reach back differently: the coarser, the further. And the newest samples are not folded yet.
-    """
+    """All samples in order, not coarser than `every_s` as far back as files have them so; the newest are not folded yet."""
     fitting = max(level for level, span_s in enumerate(FOLDED_S) if span_s <= every_s)
     middle = _sorted(_read(run, fitting))
     begun = middle[0].at - middle[0].seconds if middle else math.inf

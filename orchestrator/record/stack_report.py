@@ -218,10 +218,7 @@ def _is_odd(tasks: list[str], groups: list[tuple[str, list[str]]]) -> str:
 
 
 def collect(run: RunDir, planned: Plan, cluster: Cluster, request: Callable[[], object]) -> dict[str, str]:
-    """The stacks of each running task after `request` has asked the controller; empty for a task without an answer in time.
-
-    Waits until all Python programs have written the end of their answers, or for `GIVE_UP_S`.
-    """
+    """The stacks of running tasks after `request`, once complete, or after `GIVE_UP_S`; empty for a task without an answer."""
     files = {name: run.stacks_path(name, task.attempt) for name, task in cluster.tasks.items() if not task.has_ended}
     before = {name: size_of(path) for name, path in files.items()}
     awaited = files.keys() - {str(task.id) for task in planned.tasks if task.order.program.kind == "command"}

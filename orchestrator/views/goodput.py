@@ -50,12 +50,7 @@ KINDS = {
 }
 """What a run did, by the kind of its stretches. `started`: also the import of TensorFlow. `compiled`: from the start of the training to its
 first step. `no_step`: validation, saves, and what comes after the last step. `stopped`: also the pause before a restart."""
-_WORDS = {
-    "queued": "waited in a queue",
-    "stood_still": "stood still",
-    "no_step": "made no step",
-    "done_again": "steps lost or done again",
-}
+_WORDS = {"queued": "waited in a queue", "stood_still": "stood still", "no_step": "made no step", "done_again": "steps lost or done again"}
 GAP_S, GAP, APART_S = 6.0, 3.0, 0.5
 """So many seconds, and so many times the usual time between two signs of steps, are no training; what is shorter counts as training.
 A report comes every four seconds, a sample every two."""

@@ -15,10 +15,7 @@ LONGEST_FILTER = 40
 
 
 def press(state: TopState, key: str, room: int) -> tuple[View, Action]:
-    """The view after a key, and what is to be done. `key`: a character, or a name: ``up``, ``enter``, ``escape``, ``backspace``, …
-
-    `room`: so many rows of the table, or lines of a page, are on the screen (`frame.room_of`).
-    """
+    """The view after a key, such as ``x`` or ``up``, and what to do. `room`: the rows or lines on the screen (`frame.room_of`)."""
     view = replace(state.view, message="")
     if view.asks == "restart":
         return replace(view, asks=""), "restart" if key in ("y", "Y") else ""

@@ -136,11 +136,7 @@ class _Writer:
             return
         LOCAL.make(directory)
         of_task = self._tasks[task].snapshots[0].note
-        note = {
-            **{key: of_task[key] for key in ("run", "attempt", "random")},
-            "tensors": tensor_file.describe(own),
-            "alike": alike or None,
-        }
+        note = {**{key: of_task[key] for key in ("run", "attempt", "random")}, "tensors": tensor_file.describe(own), "alike": alike or None}
         saves.write_file(LOCAL, directory, name, own, note)
 
     def _is_left_by_chief(self) -> bool:

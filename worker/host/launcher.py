@@ -68,13 +68,7 @@ class Launcher:
     """All tasks of this host that are not swept yet."""
 
     def __init__(
-        self,
-        loop: Loop,
-        link: Link,
-        forwarder: LogForwarder,
-        prober: Prober,
-        helpers: Helpers,
-        template: TemplateProcess | None = None,
+        self, loop: Loop, link: Link, forwarder: LogForwarder, prober: Prober, helpers: Helpers, template: TemplateProcess | None = None
     ) -> None:
         """`template`: a fork of the warm process, which becomes the first template that is wanted."""
         self._loop, self._link, self._forwarder, self._prober, self._helpers = loop, link, forwarder, prober, helpers

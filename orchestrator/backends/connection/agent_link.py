@@ -187,10 +187,7 @@ class AgentLink:
         return self._state >= LinkState.LEAVING
 
     async def close(self, *, keeps_state: bool = False) -> None:
-        """Let the agent go, and wait for its end: also while it still sends output, or while the connection stalls.
-
-        `keeps_state`: see `Bye`.
-        """
+        """Let the agent go, and wait for its end, also while it sends output or the connection stalls. `keeps_state`: see `Bye`."""
         self._advance(LinkState.LEAVING)
         self.order(Bye(keeps_state))
         if self._reading is None:

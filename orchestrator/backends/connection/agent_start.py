@@ -48,11 +48,7 @@ class AgentStart:
         self._process: AgentProgram | None = None
 
     async def run(self, transport: Transport, explain: Explain) -> AgentProgram:
-        """The agent's program.
-
-        Raises `UsageError` for a program that cannot run, `OrchError` if this machine can start none, `NotReachedError` if no mark comes.
-        Then nothing of the program is left.
-        """
+        """The agent's program, of which an error leaves nothing. Raises `UsageError`, `OrchError`, or `NotReachedError` without a mark."""
         self.transport, self.explain = transport, explain
         try:
             with open_log(self.log) as stderr:

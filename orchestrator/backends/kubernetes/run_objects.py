@@ -32,12 +32,7 @@ def network_policy(name: str, labels: Mapping[str, str], selector: Mapping[str, 
     """Only the pods of the run reach each other: anyone who reaches a port of TensorFlow's can run code there."""
     chosen = {"podSelector": {"matchLabels": dict(selector)}}
     spec = {**chosen, "policyTypes": ["Ingress"], "ingress": [{"from": [chosen]}]}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(name, labels, owner),
-        "spec": spec,
-    }
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _metadata(name, labels, owner), "spec": spec}
 
 
 def _metadata(name: str, labels: Mapping[str, str], owner: Owner | None) -> Manifest:
@@ -64,11 +59,7 @@ def attached_objects(
         subdomain=name,
         group_size=len(names),
     )
-    return (
-        service(name, labels, labels),
-        network_policy(name, labels, labels, owner),
-        *(pod(settings, wish, one, owner) for one in names),
-    )
+    return (service(name, labels, labels), network_policy(name, labels, labels, owner), *(pod(settings, wish, one, owner) for one in names))
 
 
 def deadline_of(settings: KubernetesSettings, spec: ClusterSpec) -> float:

@@ -141,10 +141,7 @@ def read(env: Mapping[str, str], details: JobDetails) -> Allocation:
 
 
 def refuse(env: Mapping[str, str]) -> None:
-    """Refuse an allocation, or a place in it, that orch cannot use. Raises `UsageError`.
-
-    A program that srun has started several times would be as many orchs, each with a run of its own.
-    """
+    """Refuse an allocation, or a place in it, that orch cannot use: srun would start several orchs. Raises `UsageError`."""
     job, count, kinds = env["SLURM_JOB_ID"], env.get("SLURM_STEP_NUM_TASKS", "1"), env.get("SLURM_HET_SIZE", "0")
     if kinds.isdecimal() and int(kinds) > 1:
         raise UsageError(

@@ -147,10 +147,7 @@ def _write_trace(run: RunDir, path: Path, *, as_json: bool) -> None:
 def _print_runs(
     home: Path, names: tuple[str, ...], most: int | None, sort: str | None, columns: Sequence[str] = (), form: str = ""
 ) -> None:
-    """The table of the runs whose names begin so, or the same in another form, ``json`` or ``csv``.
-
-    Where no name begins with ``latest``, that is the latest run.
-    """
+    """The runs whose names begin so, as a table, ``json`` or ``csv``. ``latest``: the latest run, unless a name begins so."""
     found = find_all(home)
     begins = tuple(find(home, LATEST).run_id if name == LATEST and not _begin(found, (name,)) and found else name for name in names)
     if missing := [name for name in begins if not _begin(found, (name,))]:

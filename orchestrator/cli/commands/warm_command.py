@@ -38,10 +38,7 @@ def warm_command() -> None:
 @warm_command.command("start", cls=ScriptCommand)
 @functools.partial(spec_options, keys=KEYS)
 @click.option(
-    "--preload",
-    multiple=True,
-    metavar="MODULE",
-    help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow.",
+    "--preload", multiple=True, metavar="MODULE", help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--idle-timeout", type=Span(1), default=IDLE_S, metavar="TIME", help=IDLE)

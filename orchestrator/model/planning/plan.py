@@ -78,10 +78,7 @@ class Plan:
     def all_orders(
         self, attempt: int = 1, names: Collection[str] | None = None, *, since: int | None = None
     ) -> Iterator[tuple[str, StartTasks]]:
-        """The order to the agent of each host to start its tasks, or those in `names`. The agent makes the TF_CONFIGs.
-
-        `since`: the attempt in which the whole cluster started; None: this attempt.
-        """
+        """The order to each host to start its tasks, or those in `names`. `since`: the attempt of the whole cluster; None: this one."""
         names = None if names is None else frozenset(names)
         by_host: dict[str, list[PlannedTask]] = {facts.name: [] for facts in self.hosts}
         for task in self.tasks:
@@ -163,10 +160,7 @@ def search_envs(spec: ClusterSpec) -> tuple[dict[str, str], ...]:
 
 
 def make(run_id: str, spec: ClusterSpec, assignment: Assignment, hosts: Sequence[HostFacts]) -> Plan:
-    """The plan of a run. In a dry run hosts have no ports, and the addresses contain ``<port of TASK>``.
-
-    Raises `SpecError` if a host lacks the requested devices, `OrchError` if other runs hold them.
-    """
+    """The plan of a run; a dry run has no ports. Raises `SpecError` if a host lacks devices, `OrchError` if they are taken."""
     facts = {host.name: host for host in hosts}
     devices = _gpus(spec, assignment, facts)
     strategy = named(spec.strategy)

@@ -284,13 +284,7 @@ class KubernetesSettings(BackendSpec):
     """Pods of a Kubernetes, which orch makes for a run and deletes at its end."""
 
     pods: int | None = setting(
-        None,
-        "The number of pods. All are alike.",
-        example="2",
-        words="as many as the tasks need",
-        flag="--pods",
-        least=1,
-        most=MAX_PODS,
+        None, "The number of pods. All are alike.", example="2", words="as many as the tasks need", flag="--pods", least=1, most=MAX_PODS
     )
     tasks_per_pod: int = setting(1, "The number of tasks in each pod.", least=1, most=MAX_SLOTS)
     pod: PodSettings = setting(PodSettings(), "", inline=PodSettings)

@@ -355,10 +355,7 @@ class Cluster:
         return {task.name: task.report for task in self.tasks.values() if task.trains and task.report}
 
     def progress(self, now: float) -> Progress | None:
-        """The progress of the first training task that knows it; None if none does, or the run is over.
-
-        The time left is left out where the task has not reported for long: the training may hang.
-        """
+        """The progress of the first training task that knows it; None: none does. A silent one has no time left: it may hang."""
         if self.verdict is not None:
             return None
         known = (task for task in self.tasks.values() if task.trains and not task.has_ended and task.progress is not None)

@@ -47,9 +47,7 @@ _TAMED = dict.fromkeys("\x00\x07\x08\x7f", "") | {
 }
 _TAMED |= {chr(code): f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070))}
 _CONTROL = re.compile(f"([{re.escape(''.join(_TAMED))}])")
-_UNFINISHED = re.compile(
-    rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2}|\x1b(?:\[[0-?]*[ -/]*)?)\Z",
-)
+_UNFINISHED = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2}|\x1b(?:\[[0-?]*[ -/]*)?)\Z")
 
 
 class LineSplitter:

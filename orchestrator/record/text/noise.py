@@ -26,8 +26,7 @@ from typing import Literal
 #   I0000 00:00:1795231330.190410    3957 coordination_service.cc:221] Initializing CoordinationService
 #   2026-11-21 03:37:14.963850: I external/local_xla/xla/tsl/cuda/cudart_stub.cc:32] Could not find cuda drivers ...
 _LOG_LINE = re.compile(
-    r"(?:([IWE])\d{4} \d\d:\d\d:[\d.]+ +\d+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWE]) )[\w./-]*\.(cc|h|py):\d+\] ",
-    re.ASCII,
+    r"(?:([IWE])\d{4} \d\d:\d\d:[\d.]+ +\d+ |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: ([IWE]) )[\w./-]*\.(cc|h|py):\d+\] ", re.ASCII
 )
 _PREAMBLE = re.compile(
     r"(?:WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"

@@ -34,10 +34,7 @@ _HEAD = "Traceback (most recent call last):"
 
 
 class Tracebacks:
-    """The tracebacks in the standard error of one task. The lines are given in order.
-
-    `shown`: the tracebacks that the tasks of this view have shown (their hashes), each with its task. All tasks of a view share them.
-    """
+    """The tracebacks in a task's stderr, its lines in order. `shown`: those that tasks of this view have shown, by hash."""
 
     def __init__(self, task: str, shown: dict[int, str]) -> None:
         self._task, self._shown = task, shown

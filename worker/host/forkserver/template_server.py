@@ -73,10 +73,7 @@ def serve(control_fd: int, directory: str, modules: list[str]) -> dict[str, Any]
 
 
 def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str], seconds: float) -> dict[str, Any]:
-    """Serve the agent at the other end of `control`; returns as `serve` does.
-
-    `own_files`: descriptors that are closed in a task; `seconds`: how long the imports took.
-    """
+    """Serve the agent at `control`, as `serve` does. `own_files`: closed in a task; `seconds`: how long the imports took."""
     template = _Template(control, safety, own_files)
     _send(control, {"ready": True, "seconds": seconds})
     return template.run()

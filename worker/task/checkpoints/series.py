@@ -174,11 +174,7 @@ class Series:
 
     def facts(self) -> dict[str, Any]:
         """Return what a manifest says of the run and the software."""
-        return {
-            "order": shuffle_order.word(),
-            "world": world_facts.world(self.strategy, self.workers),
-            "versions": world_facts.versions(),
-        }
+        return {"order": shuffle_order.word(), "world": world_facts.world(self.strategy, self.workers), "versions": world_facts.versions()}
 
     def _of_other(self, directory: str, worker: str, note: dict[str, Any], alike: dict[str, Any]) -> dict[str, Any]:
         """Return what the manifest says of the file of another worker. Raises RuntimeError if the file does not come."""
@@ -215,10 +211,7 @@ class Series:
         return found
 
     def _prune(self, name: str) -> None:
-        """Remove the oldest saves, and those before that were given up: no worker writes into these any more.
-
-        The end of a training stays: a program with several trainings begins each of them again.
-        """
+        """Remove the oldest saves, and given-up ones. The end of a training stays: each training of a program begins again."""
         found = list(saves.list_saves(self.files, self.bases[0], self.name))
         whole = [save for save in found if save.manifest is not None]
         for save in found:

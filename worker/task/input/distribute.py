@@ -128,8 +128,7 @@ def _through_service(dataset: Any, task: Context) -> Any:
 
     service = tf.data.experimental.service
     print_once(
-        "input: data workers make the batches, and the first worker that asks gets one; py_function does not work there",
-        is_note=True,
+        "input: data workers make the batches, and the first worker that asks gets one; py_function does not work there", is_note=True
     )
     # All workers name their datasets in the same order: the same name is the same job.
     name = f"worker.distribute-{task.attempt}-{next(_jobs)}"

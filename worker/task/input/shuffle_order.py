@@ -404,10 +404,7 @@ def _by_elements(dataset: Any, counting: Any) -> Any:
     import tensorflow as tf
 
     name = re.sub(r"^_|Dataset(V\d+)?$", "", type(counting).__name__).lower()
-    print_once(
-        f"input: {name} in the dataset of {failure.calling_line()} compares rows of all files, so auto_shard is data",
-        is_note=True,
-    )
+    print_once(f"input: {name} in the dataset of {failure.calling_line()} compares rows of all files, so auto_shard is data", is_note=True)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.with_options(options)
