@@ -114,7 +114,8 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
         if needs_program and not document.place:
             line = ctx.meta.get(AFTER_DASHES)
             missing = _NOTHING_TO_RESUME if given.get("spec_resume") else _NOTHING_TO_RUN
-            raise UsageError(f"there is nothing to run: write the script before --, and its arguments after it: {line}" if line else missing)
+            order = f"there is nothing to run: write the script before --, and its arguments after it: {line}"
+            raise UsageError(order if line else missing)
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
     spec = parse(complete, workdir=base)

@@ -43,7 +43,7 @@ class KerasCheckpoint:
     After a restart, `fit` continues with the step after the newest checkpoint: weights, optimizer, seeds, metrics, History, the state of
     the other callbacks, the epoch, and the place in the data. Give it to all workers.
 
-    `every`: steps between two checkpoints; by default the end of each epoch. `keep`: how many stay (`checkpoints.keep`, or 3).
+    `every`: steps between two checkpoints; by default the end of each epoch. `keep`: how many stay (``checkpoints.keep``, or 3).
     `dir`: their directory, as in `worker.checkpoints`.
 
     The object is a callback of the Keras that TensorFlow uses: Keras 3, or Keras 2 (tf-keras). Under ParameterServerStrategy nothing is
