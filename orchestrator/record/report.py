@@ -46,24 +46,27 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     which = f", in attempt {verdict.attempt}" if verdict.past else ""
     lines = [f"{run.run_id} {describe_outcome(verdict.outcome)} after {took}{which}"]
     lines += _describe_past(verdict)
-    cause = verdict.cause
+    cause, step, saves = verdict.cause, None, ""
+    if verdict.saved is None and verdict.outcome not in (Outcome.SUCCEEDED, Outcome.BROKEN):
+        step, saves = _look_for_saves(run)
     if cause is not None and cause.task:
         lines += _describe_failure(cause, run, directory)
         lines += _describe_stacks(run, cluster, [cause.suspect]) if cause.suspect else []
         lines += _describe_calls(run, cluster) if cause.about in (together.CALLS, remedies.ENDS_EARLY) else []
-        lines += _describe_remedy(cause, run, directory)
+        lines += _describe_remedy(cause, run, directory, step)
         lines += _describe_others(cause, cluster)
     elif cause is not None:
         lines += [f"  {line}" for line in cause.what.splitlines()]
         if verdict.outcome is Outcome.TIMED_OUT:
             lines += _describe_stacks(run, cluster, cluster.tasks)
-        lines += _describe_remedy(cause, run, directory)
+        lines += _describe_remedy(cause, run, directory, step)
         lines += [] if run.is_gone else [f"  logs: {directory}"]
     if verdict.saved is not None:
         again = "the engine starts the run again; or run" if cluster.policy.requeues else "to continue"
         lines.append(f"  {again}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}")
-    elif verdict.outcome not in (Outcome.SUCCEEDED, Outcome.BROKEN) and (saved := _describe_saves(run, directory)):
-        lines.append(saved)
+    elif step is not None and (cause is None or remedies.AGAIN not in cause.remedy):
+        lines.append(f"  to continue after step {step}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}")
+    lines += [saves] if saves else []
     if verdict.gave_up:
         lines.append(f"  {verdict.gave_up}")
     if verdict.warning:
@@ -75,11 +78,13 @@ def report(verdict: Verdict, run: RunDir, cluster: Cluster, shown_dir: Path | No
     return clean("\n".join(lines))
 
 
-def _describe_remedy(cause: Cause, run: RunDir, directory: Path) -> list[str]:
-    """The fix, with a command that can be pasted in place of `remedies.AGAIN`, and where more is said."""
+def _describe_remedy(cause: Cause, run: RunDir, directory: Path, step: int | None) -> list[str]:
+    """The fix, with a command that can be pasted in place of `remedies.AGAIN`, and where more is said. `step`: that of a checkpoint."""
     fix = cause.remedy
     if remedies.AGAIN in fix and b'"function"' not in _settings_of(run):
-        fix = fix.replace(remedies.AGAIN, f"orch up -f {directory / 'spec.yaml'}")
+        resume = "" if step is None else f" --resume {run.run_id}"
+        fix = fix.replace(remedies.AGAIN, f"orch up -f {directory / 'spec.yaml'}{resume}")
+        fix += "" if step is None else f"; continues after step {step}"
     return [f"  fix: {fix}"] * bool(fix) + [f"  more: orch help {cause.about}"] * bool(cause.about)
 
 
@@ -89,22 +94,22 @@ def _settings_of(run: RunDir) -> bytes:
     return b""
 
 
-def _describe_saves(run: RunDir, directory: Path) -> str:
-    """Return how the training of a run that has not succeeded is continued, or that it cannot be; empty for a run that does not save."""
+def _look_for_saves(run: RunDir) -> tuple[int | None, str]:
+    """The step of the checkpoint with which a run that has not succeeded is continued, or a line that says that there is none."""
     with contextlib.suppress(OrchError, OSError):
         # A spec has only what was given, so most runs are done here: the verdict waits for these lines.
         if b'"checkpoints"' not in _settings_of(run) and not (run.path / "checkpoints").is_dir():
-            return ""
+            return None, ""
         from . import saves_of_run
 
         base, spec = saves_of_run.directory(run), run.read_spec()
         save = None if saves_of_run.is_remote(base) else saves_of_run.newest(base)
         if save is not None:
-            return f"  to continue after step {save.step}: orch up -f {directory / 'spec.yaml'} --resume {run.run_id}"
+            return save.step, ""
         if spec.checkpoints.fit and not saves_of_run.is_remote(base):
             every = "" if spec.checkpoints.every else "; --set checkpoints.every=STEPS saves sooner than at the end of an epoch"
-            return f"  there is no checkpoint to continue from: the run has ended before its first one{every}"
-    return ""
+            return None, f"  there is no checkpoint to continue from: the run has ended before its first one{every}"
+    return None, ""
 
 
 def report_again(run: RunDir) -> list[str]:

@@ -67,6 +67,10 @@ def test_a_failed_training_that_saves_is_told_how_it_goes_on(run: RunDir) -> Non
     saves.finish(saves.LOCAL, directory, note, {"worker-0": {}})
     assert "\n  to continue after step 12: orch up -f shown/spec.yaml --resume train-1\n" in report(verdict, run, Cluster(), Path("shown"))
     assert "to continue" not in report(Verdict(Outcome.SUCCEEDED, 0, 1, 100.0, 161.0), run, Cluster(), Path("shown"))
+    late = Cause("the run was not over", 110.0, remedy="orch up … --timeout 2m    # allows twice the time")
+    lines = report(Verdict(Outcome.TIMED_OUT, 124, 1, 100.0, 110.5, late), run, Cluster(), Path("shown")).splitlines()
+    fix = "orch up -f shown/spec.yaml --resume train-1 --timeout 2m    # allows twice the time; continues after step 12"
+    assert [line for line in lines if "orch up" in line] == [f"  fix: {fix}"]
 
 
 def test_a_named_pipe_in_the_place_of_the_spec_keeps_no_report_waiting(run: RunDir) -> None:
