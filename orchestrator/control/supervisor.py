@@ -237,7 +237,7 @@ class Supervisor:
             self._perform(self.cluster, action)
         is_stopping = self.cluster.phase is Phase.STOPPING and before.phase is not Phase.STOPPING
         if is_stopping or isinstance(event, events.TaskExited):
-            self._expect_end(self.cluster)
+            self._end_check.expect(now() + self.cluster.policy.timeouts.grace_s + UNENDED_S)  # whether these tasks have ended
         if self.cluster.is_due and not before.is_due:
             self._agents.limit_silence()
         if self.cluster.verdict is not None:
@@ -275,10 +275,6 @@ class Supervisor:
         watches_hangs = self.cluster.policy.timeouts.hang_s is not None
         absent = self._samples.describe_absent(self.cluster) if self._samples is not None and watches_hangs else ""
         self._on_event(events.Tick(now(), self._outputs.written_at if watches_hangs else 0.0, absent))
-
-    def _expect_end(self, cluster: Cluster) -> None:
-        """From now on some tasks should end: look in time whether they have."""
-        self._end_check.expect(now() + cluster.policy.timeouts.grace_s + UNENDED_S)
 
     def _check_ends(self) -> None:
         """Give up the hosts whose agents live and do not tell of the end of their tasks."""

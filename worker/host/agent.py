@@ -133,7 +133,8 @@ class Agent:
 
                 self._helpers.add(examination_programs.begin(self._loop, order, self._link.send))
             case messages.StartTasks():
-                self._close_listeners()  # from here on, the kernel must give connections to the tasks alone
+                while self._listeners:  # from here on, the kernel must give connections to the tasks alone
+                    self._listeners.pop().close()
                 self._launcher.start(order)
                 self._begin_sampling()
             case messages.StopTasks():
@@ -303,10 +304,6 @@ class Agent:
 
         self._sampler = Sampler(self._loop, self._link, self._helpers, find_tasks, has_tasks, has_gpus=self._has_gpus)
         self._sampler.begin()
-
-    def _close_listeners(self) -> None:
-        while self._listeners:
-            self._listeners.pop().close()
 
     def _poll(self) -> None:
         self._forwarder.poll()

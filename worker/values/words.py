@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def count_of(number: int, word: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    """``1 device``, ``2 devices``, ``2 batches``."""
+    return f"{number:,} {word}{'' if number == 1 else 'es' if word.endswith('ch') else 's'}"
 
 
 def few(names: Sequence[str], most: int = 4) -> str:

@@ -50,7 +50,7 @@ class PodWait:
         """The pods, when all are ready. Raises `OrchError` if one never will be."""
         following = asyncio.create_task(self._follow())
         try:
-            while not self._all_ready():
+            while not all(name in self._states and self._states[name].is_ready for name in self._names):
                 await self._find_absent()
                 self._refuse()
                 self._tell()
@@ -63,9 +63,6 @@ class PodWait:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError, OrchError):
                 await following
-
-    def _all_ready(self) -> bool:
-        return all(name in self._states and self._states[name].is_ready for name in self._names)
 
     async def _follow(self) -> None:
         words = ("get", "pods", "-l", self._selector, "-o", "json", "--watch", "--output-watch-events")

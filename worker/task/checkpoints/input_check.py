@@ -108,7 +108,7 @@ def tell_of_fewer(found: int, wanted: int) -> None:
     """Say that the epoch has ended before the place of the save."""
     print_once(
         f"checkpoints: the data have only {count_of(found, 'batch')} in an epoch, and the training before had trained on {wanted} of this "
-        "one: the epoch ends here".replace("batchs", "batches")
+        "one: the epoch ends here"
     )
 
 

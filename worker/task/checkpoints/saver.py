@@ -209,7 +209,7 @@ class Saver:
         at = document["input"]
         self._facts = {name: value for name, value in at.items() if name not in ("epoch", "batch")}
         self._left_out, self._at = _Position(at["epoch"], at["batch"]), _Position(at["epoch"], at["batch"])
-        where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}".replace("batchs", "batches")
+        where = f"epoch {at['epoch'] + 1}, after {count_of(at['batch'], 'batch')}"
         self._session.tell_of_restart(found, "; this training was over" if document["kind"] == "final" else f" ({where})")
 
 

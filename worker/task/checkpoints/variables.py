@@ -80,7 +80,7 @@ def _variables(key: str, one: Any, seen: set[int]) -> Iterator[tuple[str, Any, b
         yield key, one, _is_each(one)
     elif hasattr(one, "_flatten_layers"):  # a layer or a model of Keras
         yield from _of_layer(key, one)
-    elif _is_optimizer(one):
+    elif hasattr(one, "apply_gradients") and hasattr(one, "variables"):  # an optimizer
         variables = [*(one.variables() if callable(one.variables) else one.variables), *_of_keras_2(one)]
         yield from ((f"{key}/{_path(variable)}", variable, False) for variable in variables)
     elif type(one).__name__ == "SeedGenerator" and hasattr(one, "state"):
@@ -186,10 +186,6 @@ def _of_keras_2(optimizer: Any) -> Iterator[Any]:
         numbers = [getattr(one, "_learning_rate", None), *vars(one).get("_hyper", {}).values()]
         yield from (number for number in numbers if hasattr(number, "assign"))
     yield from getattr(getattr(optimizer, "_loss_scale", None), "_weights", {}).values()
-
-
-def _is_optimizer(one: Any) -> bool:
-    return hasattr(one, "apply_gradients") and hasattr(one, "variables")
 
 
 def _path(variable: Any) -> str:

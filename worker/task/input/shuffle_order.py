@@ -378,14 +378,10 @@ def _is_shuffle(part: Any) -> bool:
     return "Shuffle" in type(part).__name__ and getattr(part, "_reshuffle_each_iteration", True) is not False
 
 
-def _is_reader(part: Any) -> bool:
-    return bool(re.search("FixedLengthRecord|TextLine|TFRecord", type(part).__name__))
-
-
 def _reads_files(part: Any) -> bool:
-    return _is_reader(part) or any(
-        shuffle_graph.has_reader(nodes) for graph in function_graphs(part) for nodes in shuffle_graph.bodies(graph)
-    )
+    if re.search("FixedLengthRecord|TextLine|TFRecord", type(part).__name__):
+        return True
+    return any(shuffle_graph.has_reader(nodes) for graph in function_graphs(part) for nodes in shuffle_graph.bodies(graph))
 
 
 def _behind_readers(dataset: Any) -> list[Any]:
