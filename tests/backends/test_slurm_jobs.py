@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from orchestrator.model.policy.submission import Submission, Word
 from orchestrator.model.settings import SlurmSettings
 from orchestrator.model.settings import document as documents
 from orchestrator.model.settings.parse import parse, to_document
+from tests.conftest import Orch
 
 COMMAND = ("/venv/bin/python", "/orch/controller.py", "/home/me/my runs/digits-1", "--submitted")
 
@@ -105,6 +107,25 @@ def test_a_script_that_queues_its_job_again() -> None:
         '[ "$code" = 42 ] && scontrol requeue "$SLURM_JOB_ID"',
         'exit "$code"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("--gpus", "2"), ["--gpus-per-node=2"]),
+        (("--gpus", "1", "-n", "5"), ["--gpus-per-node=3"]),
+        (("--gpus", "2", "--set", "defaults.devices.share_gpus=true", "-n", "4"), ["--gpus-per-node=2"]),
+        (("--gpus", "0"), []),
+        ((), []),
+        (("--gpus", "1", "--set", "backend.gres=gpu:a100:1"), ["--gres=gpu:a100:1"]),
+        (("--gpus", "1", "--set", "backend.options={gpus-per-task: 1}"), ["--gpus-per-task=1"]),
+    ],
+)
+def test_a_job_asks_for_the_gpus_that_its_tasks_want(orch: Orch, tmp_path: Path, words: tuple[str, ...], asked: list[str]) -> None:
+    """Unless the settings of the job say which."""
+    (tmp_path / "script.py").touch()
+    told = orch("up", "script.py", "--backend", "slurm", "--nodes", "2", "-d", "--dry-run", *words, check=0).out
+    assert re.findall("#SBATCH (--g.*)", told) == asked
 
 
 def test_a_line_break_has_no_place_in_a_script() -> None:

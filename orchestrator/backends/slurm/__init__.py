@@ -18,6 +18,7 @@ from typing import Any
 from worker.machine.clock import now
 
 from ...errors import OrchError, Problem
+from ...model.planning.plan import place
 from ...model.settings import ClusterSpec, NodeSpec, SlurmSettings
 from .. import (
     Backend,
@@ -66,7 +67,8 @@ class Slurm(TellsNobody):
         if settings.allocation:
             return Request(run, _hosts(run.spec, settings.job, settings.nodes_to_use), reaching=REACHING)
         command = controller_argv(run.directory)
-        script = BatchScript(run.spec.name, os.path.join(run.directory, OUTPUT), command, settings)
+        asked = replace(settings, gpus_per_node=_gpus_per_node(run.spec, settings))
+        script = BatchScript(run.spec.name, os.path.join(run.directory, OUTPUT), command, asked)
         return Request(run, _hosts(run.spec, "JOB", settings.nodes_to_use), {NAME: script.text()}, REACHING)
 
     @asynccontextmanager
@@ -125,6 +127,20 @@ def _has_programs() -> bool:
 def _settings(spec: ClusterSpec) -> SlurmSettings:
     assert isinstance(spec.backend, SlurmSettings)
     return spec.backend
+
+
+def _gpus_per_node(spec: ClusterSpec, settings: SlurmSettings) -> str:
+    """The GPUs for which a job asks on each node: those of the settings, or as many as the tasks of a node want (`--gpus`)."""
+    others = (name for name in settings.options if "gpu" in name or name in ("gres", "exclusive") or name.startswith("tres"))
+    if settings.gpus_per_node or settings.gres or any(others):
+        return settings.gpus_per_node
+    by_type = {tasks.type: tasks for tasks in spec.tasks}
+    most = 0
+    for tasks in place(spec, settings.named_slots).values():
+        devices = [by_type[task.type].devices_of(task.index) for task in tasks]
+        wanted = [found.gpus.count or len(found.gpus.ids or ()) for found in devices]
+        most = max(most, max(wanted, default=0) if all(found.share_gpus for found in devices) else sum(wanted))
+    return str(most) if most else ""
 
 
 def _hosts(spec: ClusterSpec, job: str, nodes: Sequence[NodeSpec]) -> tuple[Host, ...]:
