@@ -257,6 +257,32 @@ def test_of_several_hosts_the_place_of_a_late_task_is_said() -> None:
     assert readiness.describe_formation(before) == "waiting for worker-0..4: not started (0 of 5 up)"
 
 
+def test_a_task_that_was_started_again_alone_is_waited_for_as_long_as_all_were() -> None:
+    policy = Policy("parameter_server", Timeouts(start_s=10.0), restart=Restart(max=3, backoff_s=1.0))
+    history = History(policy, {"chief-0": "a", "worker-0": "a", "ps-0": "b"}).start_all()
+    assert deadlines.next_deadline(history.cluster) is None
+    history.end("worker-0", 1, at=110.0)
+    history.happen(ev.TaskSwept("worker-0", 1, 110.0))
+    assert readiness.describe_formation(history.cluster) == ""  # that it is started again has been said, and when
+    again_at = deadlines.next_deadline(history.cluster)
+    assert again_at is not None
+    assert history.happen(ev.Tick(again_at)) == [ev.StartAttempt(2, ("worker-0",))]
+    assert deadlines.next_deadline(history.cluster) is None
+    history.happen(ev.TaskStarted("worker-0", 2, 99, 120.0), ev.TaskWaiting("worker-0", 2, "no port is open yet", 120.1))
+    assert readiness.describe_formation(history.cluster) == "waiting for worker-0: no port is open yet"
+    assert deadlines.next_deadline(history.cluster) == 130.0
+    up, _ = lc.step(history.cluster, ev.TaskUp("worker-0", 2, 121.0))
+    assert (readiness.describe_formation(up), deadlines.next_deadline(up)) == ("", None)
+    history.happen(ev.Tick(130.0))
+    ending = history.cluster.ending
+    assert ending is not None
+    assert ending.cause is not None
+    assert ending.exit_code == 124
+    assert ending.cause.what == (
+        "the restarted tasks had not come up 10 s after its start (timeouts.start_s); waiting for worker-0: no port is open yet"
+    )
+
+
 def test_a_formed_cluster_has_no_start_deadline() -> None:
     history = History(Policy("multi_worker_mirrored", Timeouts(start_s=10.0))).start_all()
     assert deadlines.next_deadline(history.cluster) is None
