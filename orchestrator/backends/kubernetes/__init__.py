@@ -50,7 +50,7 @@ from .kubectl import ask, by_hand, create, create_owner, delete_owner, kubectl_a
 from .kubectl_errors import ABOUT, explain_exec, without_end
 from .object_names import INSIDE, MAIN, object_name, of_turn, selector_of
 from .pod_wait import PodWait, read_pod
-from .pods import PodWish, gpus_of, pod_template
+from .pods import PodWish, pod_template
 from .run_objects import OWNER_UID, attached_objects, pod_names, to_text
 
 NAME = "pods.yaml"
@@ -188,7 +188,7 @@ def _request(run: RunFacts, turn: int) -> Request:
     of_run = object_name(run.spec.name, run.run_id)
     name = of_turn(of_run, turn)
     hosts = tuple(_host(settings, pod, python) for pod in pod_names(settings, run.spec, name))
-    gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
+    gpus = plan.gpus_of_host(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
     objects = attached_objects(settings, run.spec, of_run, name, gpus, python)
     return Request(run, hosts, {NAME: to_text(objects)}, REACHING)
 
@@ -199,7 +199,7 @@ def _request_unattended(run: RunFacts) -> Request:
     from .kubernetes_engine import NAME as RUN
 
     settings, hosts = _settings(run.spec), stand_ins(run)
-    gpus = gpus_of(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
+    gpus = plan.gpus_of_host(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
     name = object_name(run.spec.name, run.run_id)
     made = objects.objects(settings, run.spec, run.run_id, name, len(hosts), gpus, _python(run.spec))
     return Request(run, hosts, {RUN: to_text(made)}, REACHING)

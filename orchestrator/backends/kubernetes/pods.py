@@ -15,7 +15,7 @@ from typing import Any
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import Problem, SpecError
-from ...model.settings import ClusterSpec, KubernetesSettings, PodSettings
+from ...model.settings import KubernetesSettings, PodSettings
 from .object_names import MAIN
 
 Manifest = dict[str, Any]
@@ -58,12 +58,6 @@ class Owner:
 def literal(text: str) -> str:
     """A text for `command`, `args` or the value of a variable, where Kubernetes would replace ``$(NAME)``."""
     return text.replace("$", "$$")
-
-
-def gpus_of(spec: ClusterSpec, shares: Mapping[str, tuple[Any, ...]]) -> int:
-    """The GPUs of a pod: as many as the tasks of any one pod want, by their `gpus`. `shares`: the tasks of each pod."""
-    by_type = {tasks.type: tasks for tasks in spec.tasks}
-    return max((sum(by_type[task.type].devices_of(task.index).gpus.count or 0 for task in tasks) for tasks in shares.values()), default=0)
 
 
 def pod(settings: KubernetesSettings, wish: PodWish, name: str, owner: Owner | None = None) -> Manifest:

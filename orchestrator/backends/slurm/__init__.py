@@ -18,7 +18,7 @@ from typing import Any
 from worker.machine.clock import now
 
 from ...errors import OrchError, Problem
-from ...model.planning.plan import place
+from ...model.planning import plan
 from ...model.settings import ClusterSpec, NodeSpec, SlurmSettings
 from .. import (
     Backend,
@@ -134,13 +134,7 @@ def _gpus_per_node(spec: ClusterSpec, settings: SlurmSettings) -> str:
     others = (name for name in settings.options if "gpu" in name or name in ("gres", "exclusive") or name.startswith("tres"))
     if settings.gpus_per_node or settings.gres or any(others):
         return settings.gpus_per_node
-    by_type = {tasks.type: tasks for tasks in spec.tasks}
-    most = 0
-    for tasks in place(spec, settings.named_slots).values():
-        devices = [by_type[task.type].devices_of(task.index) for task in tasks]
-        wanted = [found.gpus.count or len(found.gpus.ids or ()) for found in devices]
-        most = max(most, max(wanted, default=0) if all(found.share_gpus for found in devices) else sum(wanted))
-    return str(most) if most else ""
+    return str(plan.gpus_of_host(spec, plan.place(spec, settings.named_slots)) or "")
 
 
 def _hosts(spec: ClusterSpec, job: str, nodes: Sequence[NodeSpec]) -> tuple[Host, ...]:

@@ -141,6 +141,16 @@ def place(spec: ClusterSpec, hosts: Mapping[str, int | None]) -> dict[str, tuple
     return assignment
 
 
+def gpus_of_host(spec: ClusterSpec, assignment: Assignment) -> int:
+    """Return the most GPUs that the tasks of one host want, by their `gpus`: what an engine is asked for on each host."""
+    by_type, most = {tasks.type: tasks for tasks in spec.tasks}, 0
+    for tasks in assignment.values():
+        devices = [by_type[task.type].devices_of(task.index) for task in tasks]
+        wanted = [found.gpus.count or len(found.gpus.ids) for found in devices]
+        most = max(most, max(wanted, default=0) if all(found.share_gpus for found in devices) else sum(wanted))
+    return most
+
+
 def programs(spec: ClusterSpec) -> tuple[Program, ...]:
     """The different programs that the tasks run, without their arguments."""
     found = [_program(spec, tasks) for tasks in spec.tasks]
