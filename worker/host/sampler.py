@@ -168,6 +168,7 @@ class Sampler:
     def _measure_host(self, seconds: float) -> messages.HostUse:
         before, stall = self._host, self._stall
         self._host, self._stall = host, group = proc_files.read_host(self._proc), self._group.read()
+        stalled = proc_files.read_stalls(self._proc)
 
         def rate(now: float, then: float) -> float:
             return round(max(0.0, now - then) / seconds, 3)
@@ -181,7 +182,9 @@ class Sampler:
             received=rate(host.received, before.received),
             sent=rate(host.sent, before.sent),
             throttled=round(100 * max(0, group.throttled - stall.throttled) / max(1, group.periods - stall.periods), 1),
-            stalled_cpu=proc_files.read_stalled(self._proc),
+            stalled_cpu=stalled[0],
+            stalled_memory=stalled[1],
+            stalled_io=stalled[2],
         )
 
     def _measure_links(self, tasks: Sequence[Watched], at: float) -> tuple[messages.LinkUse, ...]:

@@ -416,7 +416,9 @@ class HostUse:
     throttled: Rate = 0.0
     """The percentage of the periods of a limit on CPU time (usually 100 ms each) in which the group reached the limit, and had to wait."""
     stalled_cpu: Rate = 0.0
-    """The percentage of the last ten seconds in which some process waited for a core (/proc/pressure)."""
+    stalled_memory: Rate = 0.0
+    stalled_io: Rate = 0.0
+    """The percentage of the last ten seconds in which some process waited for a core, for memory or for a disk (/proc/pressure)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def made(at: float, host: str = "a", cpu: float = 50.0, tasks: int = 1) -> Sampl
 
 
 def test_a_line_gives_the_sample_back() -> None:
-    sample = Sampled(12.25, 2.0, made(12).tasks, HostUse(1.0, 2, stalled_cpu=3.5), (GpuUse(0, 97.0, 5), GpuUse(1)), "host with, odd\nname")
+    sample = Sampled(12.25, 2.0, made(12).tasks, HostUse(1.0, 2, stalled_io=3.5), (GpuUse(0, 97.0, 5), GpuUse(1)), "host with, odd\nname")
     linked = replace(sample, links=(LinkUse("10.0.0.2", 1e6, 2e6, 0.01, 7, 0.0002), LinkUse("fd00::7", 3.0)))
     assert list(samples.parse([samples.to_line(sample), samples.to_line(linked)])) == [sample, linked]
 

@@ -107,13 +107,17 @@ def read_host(proc: str = "/proc") -> HostCounts:
     return HostCounts(cpu_s, max(0, cores), total - free, total, memory.get(b"SwapTotal", 0) - memory.get(b"SwapFree", 0), received, sent)
 
 
-def read_stalled(proc: str = "/proc") -> float:
-    """The percentage of the last ten seconds in which some process waited for a core (proc_pressure(5)); 0: unknown."""
-    words = _read(f"{proc}/pressure/cpu").split()
-    try:
+def read_stalls(proc: str = "/proc") -> tuple[float, float, float]:
+    """The percentage of the last ten seconds in which some process waited for a core, for memory, for a disk (proc_pressure(5))."""
+
+    def share(name: str) -> float:
+        words = _read(f"{proc}/pressure/{name}").split()
         return next((float(word[6:]) for word in words if word.startswith(b"avg10=")), 0.0)
+
+    try:
+        return share("cpu"), share("memory"), share("io")
     except ValueError:
-        return 0.0
+        return 0.0, 0.0, 0.0
 
 
 def _read(path: str) -> bytes:
