@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from worker.task.fixture import debugger
 from worker.task.sent_function import FILLED
 
 from ..errors import UsageError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0
 GRACE_S = 2.0
+DEBUGGER_S = 10.0
+"""How long a task may take to stop in the debugger, in seconds."""
 
 
 class Cluster:
@@ -223,6 +226,15 @@ class Cluster:
         defaults = {"timeout": self.timeout_s, "home": self.session.path / "scripts", **self._keywords}
         env = {**(self._keywords.get("env") or {}), **(settings.get("env") or {})}
         return run_script(script, *args, **{**defaults, **settings, "env": env})
+
+    def debug(self, name: str) -> None:
+        """Stop a task at its next line of Python, and connect the terminal to Python's debugger there until the program goes on.
+
+        A `breakpoint()` in a function does the same while the test waits for the job.
+        """
+        self[name].send_signal(debugger.SIGNAL)
+        before_s = self.session.debugged_s
+        self.pooled_run.wait(lambda: self.session.debugged_s != before_s, DEBUGGER_S)
 
     def logs(self, name: str) -> str:
         """`Task.logs`."""

@@ -1,12 +1,17 @@
-"""The connections between the test's process and the others, with the messages on them."""
+"""The connections between the test's process and the others: messages, and the text of a debugger (`worker/task/fixture/debugger.py`)."""
 
 from __future__ import annotations
 
+import select
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from worker.task.fixture import resident
+
+GOES_ON = b"\0"
+"""A task sends this byte when its program goes on after a stop in the debugger."""
 
 
 class Connection:
@@ -50,3 +55,25 @@ class Connection:
         while message := resident.pop_message(self._data):
             messages.append(message)
         return messages
+
+
+def join_terminal(debugger: socket.socket, first: bytes) -> bool:
+    """Send `first`, and carry text between the terminal and a debugger until the program goes on (True).
+
+    False: the debugger has gone, or this process has no terminal. pytest may have changed stdin and stdout, so these are not used.
+    """
+    sys.stdout.flush()
+    try:
+        with open("/dev/tty", "r+b", buffering=0) as terminal:
+            debugger.sendall(first)
+            while True:
+                ready, _, _ = select.select([terminal.fileno(), debugger.fileno()], [], [])
+                if debugger.fileno() in ready:
+                    text = debugger.recv(65536)
+                    terminal.write(text.replace(GOES_ON, b""))
+                    if not text or text.endswith(GOES_ON):
+                        return bool(text)
+                if terminal.fileno() in ready:
+                    debugger.sendall(terminal.read(65536) or b"continue\n")  # nothing: Ctrl-D
+    except OSError:
+        return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable
 from copy import copy
 from pathlib import Path
@@ -33,7 +32,7 @@ class Job:
     def __init__(self, run: PooledRun, tasks: Iterable[Task], name: str, *, timeout_s: float, grace_s: float) -> None:
         self._run, self.name, self._grace_s = run, name, grace_s
         self._timeout_s = timeout_s
-        self._until = time.monotonic() + timeout_s
+        self._until = run.session.now() + timeout_s
         self._chosen = {task.name: task for task in tasks}
         self.tasks = {task: Outcome(task, function=name) for task in self._chosen}
         """The outcome of the function, by task."""
@@ -60,7 +59,7 @@ class Job:
         """Wait until the function has come to an end in all tasks, or until `is_enough`. False: the time was over before, `timeout` or that
         of the call."""
         self._run.poll()
-        left_s = self._until - time.monotonic() if timeout is None else timeout
+        left_s = self._until - self._run.session.now() if timeout is None else timeout
         return self._run.wait(lambda: is_enough() or not self._running(), left_s)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:

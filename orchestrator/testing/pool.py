@@ -94,10 +94,10 @@ class PooledRun:
                 task.print_output()
 
     def wait(self, is_over: Callable[[], object], limit_s: float) -> bool:
-        """Poll until `is_over`. False: not within `limit_s` seconds."""
-        until = time.monotonic() + limit_s
+        """Poll until `is_over`. False: not within `limit_s` seconds, without those that were spent in a debugger."""
+        until = self.session.now() + limit_s
         while not is_over():
-            if (left_s := until - time.monotonic()) < 0:
+            if (left_s := until - self.session.now()) < 0:
                 return False
             self.poll(min(left_s, POLL_S))
         return True
@@ -156,7 +156,10 @@ class PooledRun:
             raise ClusterLost(f"the processes of {names} have not ended {DYING_S:g} s after SIGKILL")
 
     def stacks(self, tasks: Iterable[Task]) -> dict[str, str]:
-        """The stacks of these tasks that have a process, as `faulthandler` writes them; empty for a task that does not answer."""
+        """The stack of each of these tasks, as `faulthandler` writes it; empty for a task that does not answer.
+
+        Tasks without a process are left out.
+        """
         self.poll()
         paths = {task.name: task.directory / task_files.STACKS for task in tasks if task.is_forked}
         before = {name: len(read(path)) for name, path in paths.items()}

@@ -25,13 +25,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from worker.task.fixture import task_coverage
+from worker.task.fixture import debugger, task_coverage
 
 from ..backends import Imports, warm_process
 from ..backends.warm_process import OwnWarmProcess, place_of_sockets
 from ..errors import OrchError
 from ..record.run_files import open_file
-from .connections import Connection
+from .connections import Connection, join_terminal
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _PREFIX = "orch-testing-"
@@ -68,6 +68,8 @@ class Session:
         """By the names of processes: functions that get the connection of the process when it has said its name."""
         self.calls = itertools.count(1)
         """Numbers for the functions that are started, whichever cluster starts them."""
+        self.debugged_s = 0.0
+        """For how long debuggers have waited for the user. This time is not counted as the time of a function."""
         self._selector = selectors.DefaultSelector()
         self.address = str(self.path / "calls")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -127,6 +129,10 @@ class Session:
 
     # --- messages ----------------------------------------------------------------------------------
 
+    def now(self) -> float:
+        """`time.monotonic`, but the time in which debuggers wait for the user does not count."""
+        return time.monotonic() - self.debugged_s
+
     def poll(self, timeout_s: float) -> None:
         """Wait so long for messages, and pass them on. From any thread: it may be another than the one that waits for the message."""
         with self.mutex:
@@ -134,6 +140,8 @@ class Session:
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
                     self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
+                elif key.data.name == debugger.NAME:
+                    self._attend(key.data)
                 elif key.data.is_open:
                     self.read(key.data)
 
@@ -156,10 +164,21 @@ class Session:
 
     def _greet(self, connection: Connection, greeting: dict[str, Any]) -> None:
         connection.name, connection.pid = greeting["who"], greeting["pid"]
-        if connection.name in self.expected:
+        if connection.name == debugger.NAME:
+            self._attend(connection, b"+")
+        elif connection.name in self.expected:
             self.expected.pop(connection.name)(connection)
         else:
             connection.is_open = False  # no one waits for it any more
+
+    def _attend(self, connection: Connection, first: bytes = b"") -> None:
+        """A task has stopped in its debugger: join the debugger and the terminal until the task goes on."""
+        began = time.monotonic()
+        try:
+            if not join_terminal(connection.sock, first):
+                self.close(connection)
+        finally:
+            self.debugged_s += time.monotonic() - began
 
     # --- the end -----------------------------------------------------------------------------------
 

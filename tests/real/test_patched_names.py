@@ -12,7 +12,7 @@ from worker.task.patches.names import NAMES
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900), pytest.mark.slow, pytest.mark.usefixtures("warm_tensorflow")]
 
-PYTHONS_OWN = {"sys:excepthook"}
+PYTHONS_OWN = {"sys:excepthook", "sys:breakpointhook"}
 
 
 def test_all_that_is_replaced_in_a_training_is_a_row_of_the_table(orch: Orch, script: Any) -> None:

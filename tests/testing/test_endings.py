@@ -1,11 +1,14 @@
-"""What becomes of clusters when the process of the tests ends, and of several such processes at once."""
+"""What becomes of clusters when the process of the tests ends, and of several such processes at once; and of a debugger at its terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
-import signal
+import pty
+import re
+import select
 import subprocess
 import sys
 import tempfile
@@ -68,8 +71,7 @@ def assert_nothing_is_left_of(session: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callable[..., Path], place: Path, number: int) -> None:
+def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callable[..., Path], place: Path) -> None:
     env = {**os.environ, "TMPDIR": str(place)}
     with subprocess.Popen([sys.executable, script(HANGS)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
         try:
@@ -77,12 +79,9 @@ def test_nothing_survives_when_the_process_of_the_tests_is_killed(script: Callab
             assert any(line.startswith(b"there") for line in process.stdout)
             (session,) = place.glob("orch-testing-*")
             assert len(left_of(session)) > 5
-            process.send_signal(number)
-            process.wait(DEADLINE_S)
         finally:
             process.kill()
     assert_nothing_is_left_of(session)
-    assert session.exists() == (number == signal.SIGKILL)
 
 
 TWO = f"""{ALL_REDUCE}
@@ -104,6 +103,8 @@ with cluster(workers=2) as c:
         return strategy.num_replicas_in_sync, os.getpid()
 
     assert c.run(check) == {{name: (2, task.pid) for name, task in c.tasks.items()}}
+    assert c.run(lambda: breakpoint() or 5, on="worker-1") == {{"worker-1": 5}}
+    assert c.logs("worker-1").endswith("a breakpoint is passed over: the test has no terminal\\n")
 print("fine")
 """
 
@@ -118,6 +119,72 @@ def test_clusters_of_several_threads_and_processes_do_not_meet(script: Callable[
         out, err = process.communicate(timeout=DEADLINE_S * 2)
         assert process.returncode == 0, err
         assert out.splitlines()[-1] == "fine"
+
+
+STOPS = f"""{ALL_REDUCE}
+def look():
+    answer = 40
+    breakpoint()
+    return answer
+
+def turn():
+    print("turns", flush=True)
+    while True:
+        time.sleep(0.01)
+
+with cluster(workers=2, timeout=60) as c:
+    print("returned", c.run(look, on="worker-1"), flush=True)
+    job = c.start(turn, on="worker-0")
+    c.wait_for("worker-0", log="turns")
+    c.debug("worker-0")
+    print("goes on", flush=True)
+    job.result()
+"""
+
+
+OWN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, [sys.executable, sys.argv[1]])"
+)
+
+
+@pytest.mark.slow
+def test_a_breakpoint_in_a_task_is_at_the_terminal_of_the_test_and_ctrl_c_ends_all(script: Callable[..., Path], place: Path) -> None:
+    path = script(STOPS)
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-c", OWN_TERMINAL, str(path)]  # pty.fork would fork this process, which may have threads
+    env = {**os.environ, "TMPDIR": str(place)}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=env)
+    os.close(theirs)
+    said = b""
+
+    def hear(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + DEADLINE_S
+        while not re.search(text.encode(), said):
+            assert time.monotonic() < deadline, said
+            if select.select([terminal], [], [], 1)[0]:
+                said += os.read(terminal, 65536)
+
+    try:
+        hear(r"\(worker-1\) $")
+        assert b"return answer" in said
+        os.write(terminal, b"answer = 42\n")
+        hear(r"answer = 42\r\n\(worker-1\) $")
+        os.write(terminal, b"c\n")
+        hear(r"returned \{'worker-1': 42\}")
+        hear(r"turn\(\)(.*\n)*\(worker-0\) $")
+        os.write(terminal, b"c\n")
+        hear("goes on")
+        (session,) = place.glob("orch-testing-*")
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(OSError):  # Linux says so where others say nothing more comes
+            hear("a line that never comes")
+        assert b"KeyboardInterrupt" in said
+    finally:
+        os.close(terminal)  # which ends whoever is still there
+        process.wait(DEADLINE_S)
+    assert_nothing_is_left_of(session)
+    assert not session.exists()
 
 
 @pytest.mark.root

@@ -207,6 +207,7 @@ UNGUARDED = {
     "sigterm.py": "the program's own handler",
     "checkpoints/save_orders.py": "`handle` and `leave_child` are guarded where they are made",
     "checkpoints/series.py": "`_try_to_write` judges its errors",
+    "fixture/debugger.py": "a test's debugger",
     **dict.fromkeys(("observe/record_hooks.py", "observe/step_parts.py"), "`end_at_fault` waits for what is off"),
     "observe/reports.py": "`on_fork` makes two values",
     "strategy/tpu_strategy.py": "`_end_process` ends the task",

@@ -321,6 +321,7 @@ OWN_WAYS = {
     ("failure.py", "sys.excepthook"): "Python's own hook for this",
     ("failure.py", "sys.__excepthook__"): "Python's own hook for this, in a notebook, whose lines are in no file",
     ("failure.py", "sys.last_traceback"): "as Python sets it",
+    ("fixture/debugger.py", "sys.breakpointhook"): "Python's own hook for this",
     ("fixture/resident.py", "vars(sys.modules['tempfile'])['tempdir']"): "Python's own variable for this",
     ("input/input_counter.py", "module.…"): "where the counter of the row input_lib._create_per_replica is",
     ("notebook_program.py", "linecache.cache[name]"): "the lines of cells, which are in no file",
