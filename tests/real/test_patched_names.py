@@ -62,6 +62,7 @@ def test_all_that_is_replaced_in_a_training_is_a_row_of_the_table(orch: Orch, sc
     done = orch("up", "script.py", "-n", "2", "--checkpoint", "--set", "keras.exact=true", check=0)
     (line,) = [line for line in done.out.splitlines() if "found [" in line]
     found = set(json.loads(line.partition("found ")[2]))
-    rows = {where.partition("@")[0] for name in NAMES.values() if not name.is_read for where in name.place.split("|")}
+    places = [where.partition("@") for name in NAMES.values() if not name.is_read for where in name.place.split("|")]
+    rows = {place for place, _, _ in places} | {f"{other}:{place.partition(':')[2]}" for place, _, other in places if other}
     assert found - rows - PYTHONS_OWN == set()
     assert len(found & rows) > 30
