@@ -82,7 +82,8 @@ def test_a_detached_run_whose_caller_was_killed_still_listens(orch: Orch, script
     while not plans.exists():
         assert caller.alive
     os.kill(caller.pid, signal.SIGKILL)
-    while json.loads(orch("ps", "--json", check=0).out)["tasks"][0]["state"] == "pending":
+    # A plan that is written is shown once its event has come.
+    while not (tasks := json.loads(orch("ps", "--json", check=0).out)["tasks"]) or tasks[0]["state"] == "pending":
         pass
     assert "cancelled" in orch("down", check=0).out
 

@@ -239,6 +239,6 @@ def _topics(failures: Mapping[str, str], glossary: Mapping[str, str]) -> str:
     def listed(names: Iterable[str]) -> str:
         return textwrap.fill(", ".join(sorted(names)), 79, break_on_hyphens=False)
 
-    begin = "orch help WORD explains each of these words, and each command, option, key and variable."
+    begin = "orch help WORD explains these words, and each command, option, key, variable."
     parts = [begin, "", "guides:", listed(pages()), "", "words of orch:", listed(glossary)]
     return "\n".join([*parts, "", "failures (the line more of a report names one):", listed(failures)])

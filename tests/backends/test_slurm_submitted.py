@@ -275,7 +275,8 @@ def test_a_reboot_of_the_login_node(place: Place, run: LiveRun) -> None:
 def test_the_commands_on_the_page_for_users_of_slurm(place: Place, run: LiveRun) -> None:
     page = (ROOT / "docs/slurm.md").read_text()
     typed = [line.partition("#")[0].split()[1:] for line in re.findall(r"^\$ .*", page, re.MULTILINE)]
-    submit, ps, logs, allocate, again = typed
+    submit, with_gpus, ps, logs, allocate, again = typed
+    assert "#SBATCH --gpus-per-node=2" in place.orch(*with_gpus[1:], "--dry-run", check=0).out
     write_script(place.directory, "print('from', os.uname().nodename, flush=True)\nready()\nwait_for('done')").rename(
         place.directory / "train.py"
     )

@@ -251,10 +251,10 @@ OTHERS = {
     r"(?:FileNotFoundError|NotFoundError): .*/\.keras/datasets/.": Remedy("a-file-that-is-not-found", f"put it on this host; {_EXTRACTED}"),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*/[^']*)'": Remedy(
         "a-file-that-is-not-found",
-        f"{AGAIN} --set workdir=DIR    # {{path}} begins in the directory of orch.yaml, or of orch up",
+        "--set workdir=DIR    # {path} begins in the directory of orch.yaml, or of orch up",
     ),
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^/'][^'/]*\.[^'/]*)'": Remedy(
-        "a-file-that-is-not-found", f"{AGAIN} --set workdir=DIR    # {{path}} begins in the directory of orch.yaml, or of orch up"
+        "a-file-that-is-not-found", "--set workdir=DIR    # {path} begins in the directory of orch.yaml, or of orch up"
     ),
     r"(?:FileNotFoundError|NotFoundError): .*No such file or directory.*?(?P<path>/[^'\";\s]+)": Remedy(
         "a-file-that-is-not-found",
