@@ -44,7 +44,7 @@ class Channel:
     """An interpreter there; no module of orch is needed."""
 
     def exchange(self, program: str, verb: str, given: bytes) -> Iterator[bytes]:
-        """Run a program's text there with the directory and `verb`, and give its output. Raises `OrchError` if it fails, or is silent."""
+        """Run a program's text there with the directory and `verb`, and return its output. Raises `OrchError` if it fails, or is silent."""
         # On stdin, because the words of a command may be part of a URL, which a proxy on the way limits (kubectl exec).
         first = f"import sys;sys.argv[1:]={[self.directory, verb]!a};exec({program!a})\n".encode("ascii")
         argv = (*self.prefix, self.python, "-c", BOOT)

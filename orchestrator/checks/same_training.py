@@ -159,7 +159,7 @@ def _step(one: World, many: World, number: int) -> tuple[list[Difference], float
 
 
 def _is_of_rounding(one: World, many: World, number: int, found: Sequence[Difference]) -> bool:
-    """True if gradients differ in one later step alone, as at two nearly equal maxima: an error is there from step 1, or stays."""
+    """True if gradients differ in one later step alone, as at two nearly equal maxima. An error differs from step 1 on, or stays."""
     sizes = {len(step["rows"]) for step in many.steps[number]}
     is_alone = number > 1 and len(sizes) == 1 and all(each.kind == "gradient" and each.ratio is None for each in found)
     return is_alone and not (number + 1 in one.steps and number + 1 in many.steps and _step(one, many, number + 1)[0])

@@ -282,23 +282,24 @@ class MeanOfSquares(keras.losses.Loss):
 def losses_of_one_number_with_weights() -> dict[str, Any]:
     """In one process such a loss is the mean over all rows times the mean of all weights, with and without a mask."""
     found: dict[str, Any] = {}
-    weights = np.linspace(0, 2, 81).astype("float32")
-    for name, loss, tokens in (
+    of_rows = np.linspace(0, 2, 81).astype("float32")
+    for name, loss, is_masked in (
         ("mean", mean_of_squares, False),
         ("by weights", MeanOfSquares(reduction="mean_with_sample_weight"), False),
         ("masked", mean_of_squares, True),
     ):
-        keras.utils.set_random_seed(1)
-        with strategy.scope():
-            layers = [keras.layers.Embedding(9, 4, mask_zero=True)] if tokens else []
-            model = keras.Sequential([keras.Input((6 if tokens else 8,)), *layers, keras.layers.Dense(1)])
-            model.compile(keras.optimizers.SGD(0.02), loss)
-        x = np.random.default_rng(0).integers(0, 9, (81, 6)) if tokens else ROWS[:81]
-        y = np.cos(x)[..., None].astype("float32") if tokens else SUMS[:81]
-        for weighs in (True, False):
-            given = (x, y, weights[:, None] * np.ones((1, 6), "float32") if tokens else weights) if weighs else (x, y)
-            made = fitted(model, tf.data.Dataset.from_tensor_slices(given).batch(BATCH))
-            found |= {f"{name} {weighs} {key}": value for key, value in made.items()}
+        x = np.random.default_rng(0).integers(0, 9, (81, 6)) if is_masked else ROWS[:81]
+        y = np.cos(x)[..., None].astype("float32") if is_masked else SUMS[:81]
+        one_each = of_rows[:, None] if is_masked else of_rows
+        forms = {"none": (), "rows": (one_each,)} | ({"elements": (one_each * np.ones(x.shape, "float32"),)} if is_masked else {})
+        for form, given in forms.items():
+            keras.utils.set_random_seed(1)
+            with strategy.scope():  # for each form: Keras's function of one form cannot take another one
+                layers = [keras.layers.Embedding(9, 4, mask_zero=True)] if is_masked else []
+                model = keras.Sequential([keras.Input(x.shape[1:]), *layers, keras.layers.Dense(1)])
+                model.compile(keras.optimizers.SGD(0.02), loss)
+            made = fitted(model, tf.data.Dataset.from_tensor_slices((x, y, *given)).batch(BATCH))
+            found |= {f"{name} {form} {key}": value for key, value in made.items()}
     return found
 
 

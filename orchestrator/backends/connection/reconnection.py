@@ -21,7 +21,7 @@ SHORTEST_LIMIT_S = 5.0
 
 
 def limit_of_try(limit_s: float, silence_s: float) -> float:
-    """The most seconds of a try: a line that answers nothing must leave time for another one before the host is lost."""
+    """The most seconds of a try: a silent connection must leave time for another try before the host is lost."""
     return min(limit_s, max(SHORTEST_LIMIT_S, silence_s / 2))
 
 

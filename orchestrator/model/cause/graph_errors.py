@@ -95,7 +95,7 @@ def _without_rows(lines: Sequence[str]) -> Sequence[str]:
 
 
 def of_user(lines: Sequence[str]) -> Sequence[str]:
-    """A traceback's frames of the user and the last one; packages' frames in between are counted. Without the user's it stays."""
+    """A traceback with the user's frames and the last one: the frames of packages are counted. One without the user's stays whole."""
     lines = _without_wrappers(lines)
     starts = [place for place, line in enumerate(lines) if _FRAME.fullmatch(line)]
     if all(_is_installed(lines[start]) for start in starts):

@@ -430,7 +430,7 @@ _HIDEABLE = re.compile(
 
 
 def _hidden_module(failure: Failure) -> str:
-    """The module in whose place an installed package has imported a file of the user, by its name; empty: none."""
+    """The module whose name a file of the user has, so that an installed package has imported the file. Empty: none."""
     traces = [
         [(frame["path"], frame["what"]) for frame in _FRAME.finditer(trace) if not _IMPORTLIB.search(frame["path"])]
         for trace in failure.traceback.split(_TRACEBACK)

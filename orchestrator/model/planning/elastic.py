@@ -25,7 +25,7 @@ def capacity(spec: ClusterSpec, slots: Mapping[str, int | None]) -> dict[str, in
 
 
 def fit(spec: ClusterSpec, room: int) -> ClusterSpec | None:
-    """The spec with as many workers as have room and divide the global batch, which may be all; None: too few."""
+    """The spec with as many workers as have room and divide the global batch. None: they are too few."""
     if not spec.least_workers:
         return spec
     workers = spec.counts["worker"]

@@ -83,7 +83,7 @@ def read_use(out: str) -> tuple[GpuUse, ...]:
 
 
 def request(loop: Loop, env: Mapping[str, str], on_answer: Callable[[Driver], None], *, anyway: bool = False) -> Question | None:
-    """Find the GPUs for this environment, by the program that is returned. `anyway`: run ``nvidia-smi`` without a driver, too."""
+    """Ask for the GPUs that programs with this environment may use; the loop calls `on_answer`. `anyway`: also without a driver."""
     variable = env.get("CUDA_VISIBLE_DEVICES")
     if not (anyway or is_installed()) or variable in ("", "-1"):
         loop.after(0.0, lambda: on_answer(Driver()))

@@ -41,7 +41,7 @@ class GpuLocks:
             return ()
 
     def acquire(self, run_id: str, order: TakeGpus) -> tuple[GpuHolder, ...]:
-        """Hold these GPUs, and no others. Returns all GPUs that other agents hold if these prevent it, and holds none; empty: held."""
+        """Hold these GPUs, and no others. Empty: they are held. Else other agents prevent it: all GPUs that they hold."""
         self.close()
         while not self.problem and not self._lock_all(run_id, order):
             if others := self.holders():

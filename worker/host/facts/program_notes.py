@@ -78,7 +78,7 @@ def find_missing(sources: Sequence[Source], cwd: str, envs: Sequence[Mapping[str
 
 
 def _late_imports(source: Source) -> list[tuple[int, str]]:
-    """The line and module of each import at the top of a file behind a statement that does something, up to one that may end."""
+    """The line and module of each import behind a statement that does something, up to the first statement that may end the program."""
     is_late, found = False, []
     for node in source.tree.body:
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _ENDING.search(ast.unparse(node)):

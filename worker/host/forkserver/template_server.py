@@ -80,7 +80,7 @@ def fork_tasks(control: socket.socket, safety: Safety, own_files: dict[int, str]
 
 
 def load(modules: Iterable[str], directory: str = "") -> tuple[float, import_threads.ThreadWatch]:
-    """Import modules, also from `directory`, to fork from. Returns the seconds, and which started threads. Raises what an import raises."""
+    """Import modules, also from `directory`. Returns the seconds that took, and which started threads. Raises what an import raises."""
     started = time.monotonic()
     thresholds = gc.get_threshold()
     gc.set_threshold(0)  # imports make hardly any garbage, and looking for it would be a fifth of the time of TensorFlow's import

@@ -102,7 +102,10 @@ class WarmProcess:
         os.chdir("/")
 
     def serve(self, directory: str, on_listening: Callable[[], None]) -> dict[str, Any] | None:
-        """Serve callers until all is stale, idle or ended. Returns the task's order in a task, None in the warm process."""
+        """Serve callers until no run has come for too long, a caller ends this process, or an imported file has changed.
+
+        Returns the task's order in a task, None in the warm process.
+        """
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes agents that have ended
         path = os.path.join(directory, SOCKET)
         with contextlib.suppress(FileNotFoundError):

@@ -38,7 +38,8 @@ def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
 
 
 class KerasCheckpoint:
-    """Save Keras's `fit`: ``model.fit(..., callbacks=[worker.KerasCheckpoint(every=100)])``. ``orch up --checkpoint`` adds it itself.
+    """A callback that saves a training of `fit`: ``model.fit(..., callbacks=[worker.KerasCheckpoint(every=100)])``. `orch up --checkpoint`
+    adds it itself.
 
     After a restart, `fit` continues with the step after the newest checkpoint: weights, optimizer, seeds, metrics, History, the state of
     the other callbacks, the epoch, and the place in the data. Give it to all workers.

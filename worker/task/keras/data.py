@@ -134,7 +134,7 @@ def _elements(dataset: Any) -> int | None:
 
 @patches.guarded(WARNINGS)
 def tell_of_one_step_more(distributed: Any, optimizer: Any) -> None:
-    """Say that Keras in one process counts a step without data at the end of each epoch, where the optimizer uses that number."""
+    """Say that Keras in one process counts a step without data at the end of each epoch, if the optimizer uses the number of steps."""
     import tensorflow as tf
 
     dataset: Any = getattr(distributed, "_original_dataset", None)

@@ -147,7 +147,7 @@ class Packing:
 
     @contextlib.contextmanager
     def results_seen(self) -> Iterator[None]:
-        """While this is entered in front of the replicas' code, it is known what metrics give: a step may show that by another name."""
+        """While this is entered, orch knows what each metric gives: a step may show it by another name. Enter it outside of replicas."""
         with contextlib.ExitStack() as stack:
             for metric in parts.metrics_of(self._model) if self._compared is not None else ():
                 stack.enter_context(one_replica.replaced(metric, "result", functools.partial(self._result, metric, metric.result)))

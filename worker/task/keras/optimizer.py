@@ -348,7 +348,7 @@ def _reduce_weighted(
     real: Any, values: Any, sample_weight: Any = None, mask: Any = None, reduction: Any = MEANS[0], dtype: Any = None
 ) -> Any:
     """Let the loss of a part be the mean over its rows, also where a loss function gives one number, with which Keras does nothing."""
-    shape, of_rows, view = tuple(getattr(values, "shape", (None,))), reduction in (None, "none"), one_replica.current()
+    shape, of_rows, view = tuple(getattr(values, "shape", ())), reduction in (None, "none"), one_replica.current()
     _here.losses += 1
     _here.rows += of_rows
     is_number = shape == () and not of_rows
@@ -392,10 +392,10 @@ def _mean_of_number(number: Any, weights: Any, mask: Any, reduction: str, dtype:
     from keras.src.losses import loss
 
     number = ops.convert_to_tensor(number, dtype)
-    if weights is not None and reduction != "mean_with_sample_weight":
-        found = tf.cast(tf.convert_to_tensor(weights), tf.float32)
-        left = tf.ones_like(found) if mask is None else tf.reshape(tf.cast(mask, tf.float32), tf.shape(found))
-        of_all = _sum_of_all(tf.stack([tf.reduce_sum(found * left), tf.reduce_sum(left)]))
+    if (weights is not None or mask is not None) and reduction != "mean_with_sample_weight":
+        counted = loss.apply_mask(weights, mask, "float32", "sum")  # with this word: the weights times the mask
+        left = tf.size(counted) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
+        of_all = _sum_of_all(tf.stack([tf.reduce_sum(tf.cast(counted, tf.float32)), tf.cast(left, tf.float32)]))
         number *= tf.cast(tf.math.divide_no_nan(of_all[0], of_all[1]), number.dtype)
     return loss.scale_loss_for_distribution(number)
 

@@ -83,7 +83,7 @@ def _install(on_first: Callable[[], Any]) -> None:
 
 
 def current_context() -> Any:
-    """Return what has TensorFlow's resources. A program may replace it; this makes none, whose devices would be fixed."""
+    """Return the holder of TensorFlow's resources, which a program may replace. This makes none: its devices would be fixed."""
     module = sys.modules.get("tensorflow.python.eager.context")
     return None if module is None else module.context_safe()
 
