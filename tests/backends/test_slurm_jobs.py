@@ -128,6 +128,26 @@ def test_a_job_asks_for_the_gpus_that_its_tasks_want(orch: Orch, tmp_path: Path,
     assert re.findall("#SBATCH (--g.*)", told) == asked
 
 
+@pytest.mark.parametrize(
+    ("words", "backend", "workers"),
+    [
+        ((), "gpus_per_node: 4", 8),
+        (("--gpus", "2"), "gpus_per_node: 4", 4),
+        (("--gpus", "0,1"), "gres: 'gpu:4'", 4),
+        (("--gpus", "8"), "gpus_per_node: 4", 2),  # which the start refuses: no node has eight
+        (("--gpus", "2", "--set", "defaults.devices.share_gpus=true"), "gpus_per_node: 4", 8),
+        (("--gpus", "2"), "gpus_per_node: 4, ntasks_per_node: 3", 6),
+        (("--gpus", "2"), "job: '7', allocation: {n1: {slots: 4, slots_are_gpus: true}, n2: {slots: 2, slots_are_gpus: true}}", 3),
+        (("--gpus", "2"), "job: '7', allocation: {n1: 4, n2: 2}", 6),
+    ],
+)
+def test_a_worker_takes_the_slots_of_all_its_gpus(orch: Orch, tmp_path: Path, words: tuple[str, ...], backend: str, workers: int) -> None:
+    """Where a node has a slot for each GPU, and the number of workers is not given."""
+    (tmp_path / "orch.yaml").write_text(f"{{script: script.py, backend: {{type: slurm, nodes: 2, {backend}}}}}")
+    (tmp_path / "script.py").touch()
+    assert f"; {workers} tasks;" in orch("up", "--dry-run", *words, check=0).out
+
+
 def test_a_line_break_has_no_place_in_a_script() -> None:
     with pytest.raises(UsageError, match="cannot have a value with a line break"):
         script("/runs/a\nb/controller.log")

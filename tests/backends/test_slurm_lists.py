@@ -72,6 +72,7 @@ NOTHING = JobDetails()
 def test_the_slots_of_an_allocation(variables: dict[str, str], gpus: dict[str, int], slots: tuple[int | None, ...]) -> None:
     found = allocation.read({**THREE, **variables}, JobDetails(gpus=gpus))
     assert [(node.name, node.slots) for node in found.nodes] == [*zip(("n9", "n10", "n11"), slots, strict=True)]
+    assert [node.slots_are_gpus for node in found.nodes] == [not variables and node in gpus for node in ("n9", "n10", "n11")]
 
 
 SHOWN = """\

@@ -116,7 +116,9 @@ def inside(env: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
     allocation.refuse(env)
     details = find_details(env["SLURM_JOB_ID"]) if _has_programs() else JobDetails()  # else `Slurm.problems` says so
     found = allocation.read(env, details)
-    nodes = {node.name: {key: value for key in ("slots", "gpus") if (value := getattr(node, key))} for node in found.nodes}
+    nodes = {
+        node.name: {key: value for key in ("slots", "gpus", "slots_are_gpus") if (value := getattr(node, key))} for node in found.nodes
+    }
     return {"job": found.job, "allocation": nodes}, found.describe()
 
 

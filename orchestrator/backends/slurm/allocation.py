@@ -133,10 +133,11 @@ def read(env: Mapping[str, str], details: JobDetails) -> Allocation:
     job = env["SLURM_JOB_ID"]
     try:
         names = expand(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", ""))
-        slots = _slots(env, names, details)
+        asked = _slots_asked_for(env, names)
+        slots: Sequence[int | None] = asked or [details.gpus.get(name) for name in names]
     except ValueError as error:
         raise OrchError(f"the variables of Slurm's job {job} cannot be read: {error}") from None
-    nodes = (NodeSpec(name, count, details.ask_for(name)) for name, count in zip(names, slots, strict=True))
+    nodes = (NodeSpec(name, count, details.ask_for(name), not asked and bool(count)) for name, count in zip(names, slots, strict=True))
     return Allocation(job, tuple(nodes), details.end)
 
 
@@ -157,11 +158,11 @@ def refuse(env: Mapping[str, str]) -> None:
         )
 
 
-def _slots(env: Mapping[str, str], names: Sequence[str], details: JobDetails) -> tuple[int | None, ...]:
-    """The task slots of each node: those that were asked for, else one for each GPU, else unknown. Raises `ValueError`."""
-    if {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"} & env.keys():
-        counts = expand_counts(env.get("SLURM_TASKS_PER_NODE", f"1(x{len(names)})"))
-        if len(counts) != len(names):
-            raise ValueError(f"SLURM_TASKS_PER_NODE={env.get('SLURM_TASKS_PER_NODE')} has {len(counts)} numbers for {len(names)} nodes")
-        return tuple(max(1, count) for count in counts)
-    return tuple(details.gpus.get(name) for name in names)
+def _slots_asked_for(env: Mapping[str, str], names: Sequence[str]) -> tuple[int, ...]:
+    """The task slots of each node; none if the job asked for no number of tasks: each GPU is one then. Raises `ValueError`."""
+    if not {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"} & env.keys():
+        return ()
+    counts = expand_counts(env.get("SLURM_TASKS_PER_NODE", f"1(x{len(names)})"))
+    if len(counts) != len(names):
+        raise ValueError(f"SLURM_TASKS_PER_NODE={env.get('SLURM_TASKS_PER_NODE')} has {len(counts)} numbers for {len(names)} nodes")
+    return tuple(max(1, count) for count in counts)

@@ -57,6 +57,10 @@ class BackendSpec:
         """The hosts in the spec, each with its slots; empty if only the backend knows its hosts."""
         return {}
 
+    def room_for(self, gpus: int) -> int:
+        """Return how many tasks the named hosts take together, if each task wants so many GPUs."""
+        return sum(number or 1 for number in self.named_slots.values())
+
     @property
     def copies_workdir(self) -> bool:
         """True if orch copies the working directory, so that its path on the hosts differs."""
@@ -180,6 +184,7 @@ class NodeSpec:
     gpus: str = setting(
         "", "The option of srun that asks for the GPUs of the node.", kind=_WORD, example="gres=gpu:2", words="none: the step has them all"
     )
+    slots_are_gpus: bool = setting(False, "The slots are the GPUs of the node; a task may want several.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +243,18 @@ class SlurmSettings(BackendSpec):
     def nodes_to_use(self) -> tuple[NodeSpec, ...]:
         """The nodes of the allocation, or those that are asked for. What an allocation leaves open, the other keys decide."""
         if not self.allocation:
-            return tuple(NodeSpec(f"node-{number}", slots) for number, slots in enumerate(self._slots(self._node_count())))
+            are_gpus = self.ntasks is None and self.ntasks_per_node is None
+            slots = enumerate(self._slots(self._node_count()))
+            return tuple(NodeSpec(f"node-{number}", count, slots_are_gpus=are_gpus) for number, count in slots)
         used = self.allocation[: min(self.nodes or MAX_SLOTS, self.ntasks or MAX_SLOTS)]
         return tuple(replace(node, slots=node.slots or slots) for node, slots in zip(used, self._slots(len(used)), strict=True))
 
     @property
     def named_slots(self) -> Mapping[str, int | None]:
         return {node.name: node.slots for node in self.nodes_to_use}
+
+    def room_for(self, gpus: int) -> int:
+        return sum(max(1, (node.slots or 1) // (gpus if node.slots_are_gpus else 1)) for node in self.nodes_to_use)
 
     @property
     def requeues(self) -> bool:

@@ -46,6 +46,14 @@ def draft_of(document: Node, given: Mapping[str, Any]) -> Draft:
     place = backend_sections.read(given.get("backend", {}))
     counts = strategy.default_counts | ({"dispatcher": 1} if asked.get("data_worker") else {}) | asked
     if "count" not in given.get("tasks", {}).get("worker", {}) and not strategy.one_process:
-        free = sum(number or 1 for number in place.named_slots.values())
+        free = place.room_for(_gpus_of_worker(given))
         counts["worker"] = max(1, free - sum(counts.values()) + counts["worker"])  # one worker for each slot that no other task uses
     return Draft(document, given, strategy, {kind: counts[kind] for kind in TASK_TYPES if kind in counts}, place)
+
+
+def _gpus_of_worker(given: Mapping[str, Any]) -> int:
+    """The GPUs that a worker has for itself; 1 if nothing is said of them."""
+    of_all, of_workers = given.get("defaults", {}).get("devices", {}), given.get("tasks", {}).get("worker", {}).get("devices", {})
+    devices = {**of_all, **of_workers}
+    wish = devices.get("gpus")
+    return 1 if wish is None or devices.get("share_gpus") else wish.count or len(wish.ids) or 1
