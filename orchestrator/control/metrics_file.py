@@ -1,23 +1,23 @@
 """``metrics_dir:`` the metrics of a run in a file for the textfile collector of node_exporter, until the end of the run.
 
-A thread writes the file, so no event of the run waits for the directory. It holds a lock of the kernel on the file: a file without one is
-left of a run that was killed, and the next run with this directory removes it.
+A thread writes the file, so no event of the run waits for the directory. The first line names the run: the next run with this directory
+removes the file of a run that was killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import threading
 from pathlib import Path
-from typing import IO
 
 from worker.machine.clock import patience
 
+from ..errors import OrchError
 from ..record import run_metrics
-from ..record.run_files import private_opener
+from ..record.run_directory import RunDir
+from ..record.run_files import open_file, open_whole
 from .starting import RunStart
 from .supervisor import Supervisor
 
@@ -25,7 +25,7 @@ EVERY_S = patience(15.0)
 """Seconds between two writes. Prometheus usually asks every 15 s to 60 s."""
 LAST_S = 0.5
 """The most that the end of a run waits for the removal of the file, where a file system hangs."""
-MARK = b"# Written by orch; removed at the end of the run.\n"
+MARK = "# Written by orch until the end of the run in "
 
 
 class MetricsFile:
@@ -33,7 +33,6 @@ class MetricsFile:
         """Begin to write; to be called in the loop of the run."""
         self._start, self._supervisor, self._over = start, supervisor, threading.Event()
         self._path = Path(start.spec.workdir, start.spec.metrics_dir, f"orch-{start.run.run_id}.prom")
-        self._file: IO[bytes] | None = None
         self._thread = threading.Thread(target=self._serve, args=[asyncio.get_running_loop()], name="orch-metrics", daemon=True)
         self._thread.start()
 
@@ -55,27 +54,17 @@ class MetricsFile:
             self._over.wait(EVERY_S)
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
-        if self._file is not None:
-            self._file.close()
 
     def _write(self) -> None:
-        """Write the file under another name, and rename it: the collector reads the whole file, or the one before."""
-        cluster = self._supervisor.cluster
-        text = run_metrics.text(self._start.run, self._start.spec, cluster, self._supervisor.phases.measure(cluster), lives=True)
-        aside = self._path.with_name(f".{self._path.name}.new")
-        aside.unlink(missing_ok=True)
-        if self._file is not None:
-            self._file.close()
-        self._file = open(aside, "xb")  # noqa: SIM115 - it holds the lock until the next one does
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        os.fchmod(self._file.fileno(), 0o644)  # for the collector's user, whatever the umask is
-        self._file.write(MARK + text.encode())
-        self._file.flush()
-        aside.replace(self._path)
+        start, cluster = self._start, self._supervisor.cluster
+        text = run_metrics.text(start.run, start.spec, cluster, self._supervisor.phases.measure(cluster), lives=True)
+        with open_whole(self._path, is_shared=True) as file:
+            os.fchmod(file.fileno(), 0o644)  # for the collector's user, whatever the umask is
+            file.write(f"{MARK}{start.run.path.absolute()}\n{text}".encode(errors="surrogateescape"))
 
     def _remove_left(self) -> None:
         for path in self._path.parent.glob("orch-*.prom"):
-            with contextlib.suppress(OSError), open(path, "rb", opener=private_opener) as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its run goes on
-                if file.readline() == MARK and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            with contextlib.suppress(OSError, OrchError), open_file(path) as file:
+                mark, directory = file.readline().decode(errors="surrogateescape").rstrip("\n").partition(MARK)[1:]
+                if mark and os.fstat(file.fileno()).st_uid == os.geteuid() and not RunDir(Path(directory)).is_alive():
                     path.unlink()

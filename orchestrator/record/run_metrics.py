@@ -22,43 +22,13 @@ from .run_progress import read_cluster
 from .samples import read_latest
 from .text import timeline
 
-TABLE = dict(
-    line.split(None, 1)
-    for line in """
-orch_run_info                            Always 1: what the run is.
-orch_run_state                           1 for the state of the run.
-orch_run_start_timestamp_seconds         When the run began.
-orch_run_end_timestamp_seconds           When the run ended.
-orch_run_exit_code                       The exit code, after the end.
-orch_attempt                             The number of the attempt, from 1.
-orch_restarts_total                      Restarts, of the whole cluster or of a task alone.
-orch_run_progress_ratio                  How far the training is, while this is known.
-orch_run_remaining_seconds               The time left, while this is known.
-orch_run_phase_seconds                   What each phase of the last start took, in the task that was last.
-orch_tasks                               Tasks by state.
-orch_task_info                           Always 1: the host of a task.
-orch_task_up                             1 while the process of a task runs.
-orch_task_step                           The newest step; it falls after a restart.
-orch_task_steps_per_second               Steps per second, of the newest window of steps.
-orch_task_step_seconds                   The parts of a step: medians of the newest window.
-orch_task_progress_timestamp_seconds     When the task reported last.
-orch_task_slow                           1 if the others wait for the task, by the newest windows.
-orch_task_cpu_ratio                      Cores that the task uses.
-orch_task_memory_bytes                   Resident memory of the task.
-orch_task_report                         The numbers of worker.report.
-orch_checkpoint_timestamp_seconds        The time of the newest checkpoint.
-orch_host_cpu_throttled_ratio            The part of the periods in which the host reached a limit of CPU time.
-orch_gpu_busy_ratio                      The part of the time in which the GPU was busy.
-orch_gpu_memory_bytes                    Memory in use on the GPU.
-""".strip().splitlines()
-)
-"""The meaning of each metric. Each has the label `run`; a name that ends in ``_total`` is a counter, any other a gauge."""
 REASONS = ("exit", "lost_host", "hang", "preempted", "asked", "other")
 MOST_NAMES = 50
 """Of the values that the tasks of a run report, so many names are shown: a program could make names without end."""
 
-Sample = tuple[str, Mapping[str, object], Any]
-"""A name, labels, and the value; None: not known, and left out."""
+Sample = tuple[str, str, Mapping[str, object], Any]
+"""A name, its meaning, labels but ``run``, which all have, and the value; None: not known, and left out. A name that ends in ``_total`` is
+a counter, any other a gauge."""
 
 
 def of_run(run: RunDir) -> str:
@@ -68,16 +38,15 @@ def of_run(run: RunDir) -> str:
 
 
 def text(run: RunDir, spec: ClusterSpec, cluster: Cluster, phases: Mapping[str, dict[str, float]], *, lives: bool) -> str:
-    """All metrics that have a value, in the order of the table. `phases`: as `timeline.measure` returns them."""
-    found: dict[str, list[str]] = {name: [] for name in TABLE}
+    """All metrics that have a value. `phases`: as `timeline.measure` returns them."""
+    found: dict[str, list[str]] = {}
     latest = read_latest(run.path) if lives else {}
-    samples = (*_of_run(spec, cluster, phases, lives), *_of_hosts(cluster, latest))
-    for name, labels, value in (*samples, ("orch_checkpoint_timestamp_seconds", {}, run.newest_checkpoint() or None)):
+    for name, meaning, labels, value in (*_of_run(run, spec, cluster, phases, lives), *_of_hosts(cluster, latest)):
         if value is not None:
+            head = f"# HELP {name} {meaning}\n# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n"
             pairs = ",".join(f"{label}={_quoted(str(each))}" for label, each in {"run": run.run_id, **labels}.items())
-            found[name].append(f"{name}{{{pairs}}} {_number(float(value))}\n")
-    kinds = {name: "counter" if name.endswith("_total") else "gauge" for name in TABLE}
-    return "".join(f"# HELP {name} {TABLE[name]}\n# TYPE {name} {kinds[name]}\n{''.join(lines)}" for name, lines in found.items() if lines)
+            found.setdefault(name, [head]).append(f"{name}{{{pairs}}} {_number(float(value))}\n")
+    return "".join(map("".join, found.values()))
 
 
 def _quoted(value: str) -> str:
@@ -89,25 +58,29 @@ def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf" if math.isinf(value) else repr(value).removesuffix(".0")
 
 
-def _of_run(spec: ClusterSpec, cluster: Cluster, phases: Mapping[str, dict[str, float]], lives: bool) -> Iterator[Sample]:
+def _of_run(run: RunDir, spec: ClusterSpec, cluster: Cluster, phases: Mapping[str, dict[str, float]], lives: bool) -> Iterator[Sample]:
     runs = cluster.word in (Phase.RUNNING.value, Phase.STOPPING.value)
     state = "ended" if cluster.is_over or not lives else "running" if runs else "starting"
     verdict, progress = cluster.verdict, cluster.progress(time.time())
     info = {"name": spec.name, "version": __version__, "backend": spec.backend.type, "strategy": spec.strategy}
-    yield "orch_run_info", info, 1
-    yield from (("orch_run_state", {"state": each}, each == state) for each in ("starting", "running", "ended"))
-    yield "orch_run_start_timestamp_seconds", {}, cluster.began_at or None
-    yield "orch_run_end_timestamp_seconds", {}, verdict and verdict.ended_at
-    yield "orch_run_exit_code", {}, verdict and verdict.exit_code
-    yield "orch_attempt", {}, cluster.attempt
-    yield "orch_run_progress_ratio", {}, progress and progress.fraction
-    yield "orch_run_remaining_seconds", {}, progress and progress.left_s
+    yield "orch_run_info", "Always 1: what the run is.", info, 1
+    for each in ("starting", "running", "ended"):
+        yield "orch_run_state", "1 for the state of the run.", {"state": each}, each == state
+    yield "orch_run_start_timestamp_seconds", "When the run began.", {}, cluster.began_at or None
+    yield "orch_run_end_timestamp_seconds", "When the run ended.", {}, verdict and verdict.ended_at
+    yield "orch_run_exit_code", "The exit code, after the end.", {}, verdict and verdict.exit_code
+    yield "orch_attempt", "The number of the attempt, from 1.", {}, cluster.attempt
+    yield "orch_run_progress_ratio", "How far the training is, while this is known.", {}, progress and progress.fraction
+    yield "orch_run_remaining_seconds", "The time left, while this is known.", {}, progress and progress.left_s
     restarts, states = Counter(map(_reason, cluster.past)), Counter(task.state for task in cluster.tasks.values())
-    yield from (("orch_restarts_total", {"reason": reason}, restarts[reason]) for reason in REASONS)
-    yield from (("orch_tasks", {"state": each.value}, states[each]) for each in TaskState)
+    for reason in REASONS:
+        yield "orch_restarts_total", "Restarts, of the whole cluster or of a task alone.", {"reason": reason}, restarts[reason]
+    yield from (("orch_tasks", "Tasks by state.", {"state": each.value}, states[each]) for each in TaskState)
+    yield "orch_checkpoint_timestamp_seconds", "The time of the newest checkpoint.", {}, run.newest_checkpoint() or None
     last: dict[str, float] = max(phases.values(), key=lambda marks: max(marks.values(), default=0.0), default={})
     for phase, took in timeline.durations({"": last})[""].items():
-        yield "orch_run_phase_seconds", {"phase": phase.replace(" ", "_")}, took
+        meaning = "What each phase of the last start took, in the task that was last."
+        yield "orch_run_phase_seconds", meaning, {"phase": phase.replace(" ", "_")}, took
 
 
 def _reason(past: PastAttempt) -> str:
@@ -122,25 +95,29 @@ def _reason(past: PastAttempt) -> str:
 
 def _of_hosts(cluster: Cluster, latest: Mapping[str, Sampled]) -> Iterator[Sample]:
     for host, sample in latest.items():
-        yield "orch_host_cpu_throttled_ratio", {"host": host}, sample.use.throttled / 100
+        throttled = sample.use.throttled / 100
+        yield "orch_host_cpu_throttled_ratio", "The part of the periods at a limit of CPU time.", {"host": host}, throttled
         for gpu in sample.gpus:
-            yield "orch_gpu_busy_ratio", {"host": host, "gpu": gpu.index}, gpu.busy / 100
-            yield "orch_gpu_memory_bytes", {"host": host, "gpu": gpu.index}, gpu.memory
+            label = {"host": host, "gpu": str(gpu.index)}
+            yield "orch_gpu_busy_ratio", "The part of the time in which the GPU was busy.", label, gpu.busy / 100
+            yield "orch_gpu_memory_bytes", "Memory in use on the GPU.", label, gpu.memory
     uses = {(use.task, use.attempt): use for sample in latest.values() for use in sample.tasks}
     slow, names = stragglers.judge(latest, stragglers.training(cluster)), set[str]()
     for task in cluster.tasks.values():
         use, label = None if task.has_ended else uses.get((task.name, task.attempt)), {"task": task.name}
         window = use if use is not None and use.window else None
         reported = {name: value for name, value in not_finite.as_numbers(task.report).items() if type(value) in (int, float)}
-        yield "orch_task_info", {**label, "host": task.host}, 1
-        yield "orch_task_up", label, bool(task.started_at) and not task.has_ended
-        yield "orch_task_step", label, (use and use.step) or reported.get("step")
-        yield "orch_task_steps_per_second", label, window and window.rate
-        parts = ("work", "peers", "input") if window and window.came else ("work", "input") if window else ()
-        yield from (("orch_task_step_seconds", {**label, "part": part}, getattr(window, part)) for part in parts)
-        yield "orch_task_progress_timestamp_seconds", label, task.reported_at
-        yield "orch_task_slow", label, slow.get(task.name)
-        yield "orch_task_cpu_ratio", label, use and use.cpu / 100
-        yield "orch_task_memory_bytes", label, use and use.memory
+        yield "orch_task_info", "Always 1: the host of a task.", {**label, "host": task.host}, 1
+        yield "orch_task_up", "1 while the process of a task runs.", label, bool(task.started_at) and not task.has_ended
+        yield "orch_task_step", "The newest step; it falls after a restart.", label, (use and use.step) or reported.get("step")
+        yield "orch_task_steps_per_second", "Steps per second, of the newest window of steps.", label, window and window.rate
+        for part in ("work", "peers", "input") if window and window.came else ("work", "input") if window else ():
+            took = getattr(window, part)
+            yield "orch_task_step_seconds", "The parts of a step: medians of the newest window.", {**label, "part": part}, took
+        yield "orch_task_progress_timestamp_seconds", "When the task reported last.", label, task.reported_at
+        yield "orch_task_slow", "1 if the others wait for the task, by the newest windows.", label, slow.get(task.name)
+        yield "orch_task_cpu_ratio", "Cores that the task uses.", label, use and use.cpu / 100
+        yield "orch_task_memory_bytes", "Resident memory of the task.", label, use and use.memory
         names |= {*[name for name in reported if name not in names][: MOST_NAMES - len(names)]}
-        yield from (("orch_task_report", {**label, "metric": name}, value) for name, value in reported.items() if name in names)
+        for name in [name for name in reported if name in names]:
+            yield "orch_task_report", "The numbers of worker.report.", {**label, "metric": name}, reported[name]

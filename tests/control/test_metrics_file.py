@@ -47,7 +47,7 @@ def test_the_file_is_there_until_the_run_ends(orch: Orch, script: Script, prom: 
     wait_until(lambda: 'state="running"} 1' in path.read_text(), "a later state")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644, "the collector is another user"
     text = path.read_text()
-    assert text.startswith(metrics_file.MARK.decode())
+    assert text.startswith(metrics_file.MARK)
     assert "orch_task_up" in read(text.partition("\n")[2])
     (tmp_path / "go").touch()
     running.wait(60, 0)
@@ -96,7 +96,9 @@ def test_a_directory_that_cannot_be_written_is_one_warning(orch: Orch, script: S
 def test_the_end_does_not_wait_for_a_directory_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
     supervisor: Any = SimpleNamespace(cluster=None, phases=SimpleNamespace(measure=lambda _: {}), note=print)
-    start: Any = SimpleNamespace(run=SimpleNamespace(run_id="a"), spec=SimpleNamespace(workdir=str(tmp_path), metrics_dir="."))
+    start: Any = SimpleNamespace(
+        run=SimpleNamespace(run_id="a", path=tmp_path), spec=SimpleNamespace(workdir=str(tmp_path), metrics_dir=".")
+    )
 
     def hang(*_: object, **__: object) -> str:
         begun.set()
