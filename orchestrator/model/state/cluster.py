@@ -27,7 +27,7 @@ from worker.values.fast_dataclass import dataclass
 from ..planning.input_counts import InputCounts
 from ..settings import Restart, Timeouts, trains
 from ..strategies import Role, named
-from .progress import Progress
+from .progress import STALE_S, STALE_STEPS, Progress
 
 
 class TaskState(str, Enum):
@@ -356,13 +356,11 @@ class Cluster:
 
     def progress(self, now: float) -> Progress | None:
         """The progress of the first training task that knows it; None: none does. A silent one has no time left: it may hang."""
-        if self.verdict is not None:
-            return None
-        known = (task for task in self.tasks.values() if task.trains and not task.has_ended and task.progress is not None)
-        task = next(known, None)
-        if task is None or task.progress is None:
-            return None
-        return task.progress if task.progress.holds(now - (task.reported_at or now)) else replace(task.progress, left_s=None, hedge="")
+        for task in self.tasks.values():
+            if self.verdict is None and task.trains and not task.has_ended and (found := task.progress) is not None:
+                is_silent = now - (task.reported_at or now) > max(STALE_S, STALE_STEPS * found.step_s)
+                return replace(found, left_s=None, hedge="") if is_silent else found
+        return None
 
     @property
     def members(self) -> list[TaskStatus]:

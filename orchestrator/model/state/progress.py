@@ -37,27 +37,16 @@ HEDGES = ("", "about", "at most")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    fraction: float | None = None
-    """Of the present `fit`, or of the steps that `worker.report(step=…, of=…)` names; None: not known yet."""
+    fraction: float
+    """Of the present `fit`, or of the steps that `worker.report(step=…, of=…)` names."""
+    fit: int = 1
+    """The number of the present `fit` in the program."""
     left_s: float | None = None
     """Seconds that are left at the time of the report; None: not known yet."""
     hedge: str = ""
     """``about`` before the first epoch has ended, ``at most`` with EarlyStopping; else empty."""
-    basis: str = ""
-    """``keras`` or ``report``."""
-    fit: int = 1
-    """The number of the present `fit` in the program."""
-    epoch: int | None = None
-    epochs: int | None = None
-    step: float | None = None
-    steps: float | None = None
-    """Of the epoch, or of the whole training with ``basis`` report."""
-    step_s: float | None = None
-    """Seconds of a step."""
-
-    def holds(self, silent_s: float) -> bool:
-        """True if the time left can still be right so many seconds after the report."""
-        return silent_s <= max(STALE_S, STALE_STEPS * (self.step_s or 0.0))
+    step_s: float = 0.0
+    """Seconds of a step; 0: not known yet."""
 
 
 def read(values: object) -> Progress | None:
@@ -66,22 +55,18 @@ def read(values: object) -> Progress | None:
         found = from_json(Progress, values)
     except ContractError:
         return None
-    numbers = (found.fraction, found.left_s, found.step, found.steps, found.step_s, found.fit, found.epoch, found.epochs)
-    is_sound = all(number is None or 0 <= number <= MOST_S for number in numbers) and (found.fraction or 0.0) <= 1.0
+    is_sound = all(0 <= number <= MOST_S for number in (found.fit, found.left_s or 0.0, found.step_s)) and 0 <= found.fraction <= 1
     return found if is_sound and found.hedge in HEDGES else None
 
 
 def describe(progress: Progress | None) -> str:
-    """``62 %, 14 min left``, ``fit 2: 62 %, about 40 s left``, ``epoch 1 of 5``; empty if nothing is known."""
+    """``62 %, 14 min left``, ``fit 2: 62 %, about 40 s left``; empty if nothing is known."""
     if progress is None:
         return ""
-    again = f"fit {progress.fit}: " if progress.fit > 1 else ""
-    if progress.fraction is None:
-        return f"{again}epoch {progress.epoch} of {progress.epochs}" if progress.epoch and progress.epochs else ""
-    percent = f"{again}{math.floor(100 * progress.fraction)} %"
+    percent = f"{f'fit {progress.fit}: ' if progress.fit > 1 else ''}{math.floor(100 * progress.fraction)} %"
     if progress.left_s is None:
         return percent
-    return ", ".join([percent, " ".join(filter(None, (progress.hedge, _describe_left(progress.left_s), "left")))])
+    return f"{percent}, {progress.hedge} {_describe_left(progress.left_s)} left".replace(",  ", ", ")
 
 
 def _describe_left(seconds: float) -> str:

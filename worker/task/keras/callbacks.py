@@ -226,11 +226,10 @@ class Agreement:
             _sum_over_workers(self.model.distribute_strategy, 1)
 
 
-def _note(said: dict[str, Any] | None) -> None:
+def _note(said: dict[str, Any]) -> None:
     from ..observe import reports
 
-    if said is not None:
-        reports.note(task_files.PROGRESS, said)
+    reports.note(task_files.PROGRESS, said)
 
 
 def _report_values(logs: Any, epoch: int, step: int, took: float) -> None:

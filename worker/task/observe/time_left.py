@@ -56,25 +56,24 @@ class FitProgress:
         self._extras.append(max(0.0, whole_s - trained_s))
         self.steps = self.steps or steps or None
 
-    def tell(self, params: Mapping[str, Any], epoch: int, step: int, trained_s: float) -> dict[str, Any] | None:
-        """The line of orch's own after this step of this epoch, which is counted from 1; None: there is nothing to say.
+    def tell(self, params: Mapping[str, Any], epoch: int, step: int, trained_s: float) -> dict[str, Any]:
+        """The line of orch's own after this step of this epoch, which is counted from 1; empty: the progress is not known.
 
         `params`: Keras's of the callback. The steps of this epoch took `trained_s` seconds by now.
         """
         epochs, self.steps = params.get("epochs"), params.get("steps") or self.steps
         pace = self._pace.mark(self._seconds + trained_s, self._steps + step)
-        if not isinstance(epochs, int) or epochs < 1:
-            return None
+        if not isinstance(epochs, int) or epochs < 1 or not self.steps:
+            return {}
         if epoch > epochs:  # `fit` is over, and the program goes on
-            return {"basis": "keras", "fit": self._fit, "epoch": epochs, "epochs": epochs, "fraction": 1.0}
-        said: dict[str, Any] = {"basis": "keras", "fit": self._fit, "epoch": epoch, "epochs": epochs, "step": step}
-        if self.steps:
-            said |= {"steps": self.steps, "fraction": round((epoch - 1 + min(1.0, step / self.steps)) / epochs, 4)}
-            if pace is not None:
-                left = epochs * self.steps - ((epoch - 1) * self.steps + min(step, self.steps))
-                extra = sum(self._extras[-MOST:]) / len(self._extras[-MOST:]) if self._extras else 0.0
-                hedge = "at most" if self._may_stop else "" if self._extras else "about"
-                said |= {"left_s": round(left * pace + extra * (epochs - epoch + 1), 1), "step_s": round(pace, 6), "hedge": hedge}
+            return {"fit": self._fit, "fraction": 1.0}
+        done = (epoch - 1) * self.steps + min(step, self.steps)
+        said: dict[str, Any] = {"fit": self._fit, "fraction": round(done / (epochs * self.steps), 4)}
+        if pace is not None:
+            extra = sum(self._extras[-MOST:]) / len(self._extras[-MOST:]) if self._extras else 0.0
+            left_s = (epochs * self.steps - done) * pace + extra * (epochs - epoch + 1)
+            hedge = "at most" if self._may_stop else "" if self._extras else "about"
+            said |= {"left_s": round(left_s, 1), "step_s": round(pace, 6), "hedge": hedge}
         return said
 
 
@@ -90,7 +89,5 @@ def follow(step: float, of: Any) -> dict[str, Any] | None:
         return None
     _told_at = now
     pace = _pace.mark(now, step)
-    said: dict[str, Any] = {"basis": "report", "step": step, "steps": of, "fraction": round(step / of, 4)}
-    if pace is not None:
-        said |= {"left_s": round((of - step) * pace, 1), "step_s": round(pace, 6)}
-    return said
+    said = {"fraction": round(step / of, 4)}
+    return said if pace is None else {**said, "left_s": round((of - step) * pace, 1), "step_s": round(pace, 6)}
