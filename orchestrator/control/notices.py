@@ -6,14 +6,14 @@ missing is a line of `notify.log`, and the first one also a note on the screen.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import shlex
 import signal
 import subprocess
 import threading
-import time
-from collections import deque
 from typing import IO, Any
 
 from worker.machine.clock import now
@@ -41,13 +41,14 @@ class Notices(Messages):
     def __init__(self, start: RunStart, viewer: Messages) -> None:
         self._run, self._spec, self._viewer = start.run, start.spec, viewer
         self._words = shlex.split(start.spec.notify)
-        self._waiting: deque[dict[str, Any]] = deque()
-        self._wakes = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        """The events that have no command yet; None behind the last one."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_over = False
+        self._is_late = False
         self._problem, self._has_told = "", False
         """The first thing that went wrong, and whether the user has seen it."""
+        self._thread = threading.Thread(target=self._serve, name="orch-notify", daemon=True)
+        self._thread.start()
 
     def say(self, text: str) -> None:
         self._viewer.say(text)
@@ -68,17 +69,12 @@ class Notices(Messages):
         text = f"{describe_outcome(verdict.outcome)}{f': {headline(verdict.cause)}' if verdict.cause else ''}"
         ended = {"outcome": verdict.outcome.value, "exit_code": verdict.exit_code}
         self._put("ended", verdict.attempt, verdict.ended_at, verdict.cause, text=text, **ended)
-        until = time.monotonic() + LAST_S
-        with self._wakes:
-            self._is_over = True
-            self._wakes.notify()
-        if self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
-            if self._thread.is_alive():
-                with self._wakes:
-                    self._waiting.clear()
-                self._note(f"--notify: the last commands had not ended {LAST_S:g} s after the run")
-                self._kill()
+        self._waiting.put(None)
+        self._thread.join(LAST_S)
+        if self._thread.is_alive():
+            self._is_late = True
+            self._note(f"--notify: the last commands had not ended {LAST_S:g} s after the run")
+            self._kill()
         self._tell_problem()
 
     def _put(self, kind: str, attempt: int, at: float, cause: Cause | None, **more: Any) -> None:
@@ -87,25 +83,15 @@ class Notices(Messages):
         if cause is not None:
             failure = cause.failure and {"type": cause.failure.type, "message": cause.failure.message}
             more["cause"] = {"task": cause.task, "host": cause.host, "what": cause.what, "code": cause.code, "failure": failure}
-        with self._wakes:
-            if len(self._waiting) >= MOST_WAITING and kind != "ended":
-                self._note(f"--notify: {MOST_WAITING} events wait already, so {kind} was left out")
-                return
-            self._waiting.append(iso_times(found | {"text": text, "directory": str(self._run.path)} | more))
-            self._wakes.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="orch-notify", daemon=True)
-            self._thread.start()
+        if self._waiting.qsize() >= MOST_WAITING and kind != "ended":
+            self._note(f"--notify: {MOST_WAITING} events wait already, so {kind} was left out")
+        else:
+            self._waiting.put(iso_times(found | {"text": text, "directory": str(self._run.path)} | more))
 
     # --- in the thread -------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while True:
-            with self._wakes:
-                self._wakes.wait_for(lambda: self._waiting or self._is_over)
-                if not self._waiting:
-                    return
-                event = self._waiting.popleft()
+        while (event := self._waiting.get()) is not None and not self._is_late:
             try:
                 with open(self._run.path / LOG, "ab", opener=private_opener) as log:
                     self._execute(event, log)
@@ -113,13 +99,10 @@ class Notices(Messages):
                 self._note(f"--notify: {self._words[0]} cannot be run: {error.strerror or error}")
 
     def _execute(self, event: dict[str, Any], log: IO[bytes]) -> None:
-        names = {"EVENT": event["event"], "RUN_ID": event["run"], "RUN_NAME": event["name"], "RUN_DIR": event["directory"]}
-        names["EXIT_CODE"] = str(event.get("exit_code", ""))
-        env = {**os.environ, **{f"ORCH_{name}": value for name, value in names.items()}}
         self._process = subprocess.Popen(
             self._words,
             cwd=self._spec.workdir if os.path.isdir(self._spec.workdir) else None,
-            env=env,
+            env={**os.environ, "ORCH_EVENT": event["event"]},
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -140,18 +123,14 @@ class Notices(Messages):
     def _kill(self) -> None:
         """End the command and what it has started."""
         if (process := self._process) is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                return
 
     def _note(self, text: str) -> None:
         self._problem = self._problem or text
-        try:
-            with open(self._run.path / LOG, "ab", opener=private_opener) as log:
-                log.write(f"orch: {text}\n".encode(errors="replace"))
-        except OSError:  # the disk is full, or the directory is gone: the note on the screen remains
-            return
+        # Where the disk is full, or the directory is gone, the note on the screen remains.
+        with contextlib.suppress(OSError), open(self._run.path / LOG, "ab", opener=private_opener) as log:
+            log.write(f"orch: {text}\n".encode(errors="replace"))
 
     def _tell_problem(self) -> None:
         if self._problem and not self._has_told:
