@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +64,8 @@ class RunSummary:
     """The last report of each training task."""
     values: Mapping[str, Any] | None = None
     """The options and the last report as columns of a table; see `values_of`."""
-    progress: Mapping[str, Any] | None = None
-    """How far a run is that goes on: the fields of `model.state.progress.Progress`."""
+    progress: Progress | None = None
+    """How far a run is that goes on."""
     result: Mapping[str, Any] | None = None
     goodput: Mapping[str, Any] | None = None
     """What views/goodput.py has measured, where it was asked for: all events and samples of the run are read for it."""
@@ -83,7 +82,7 @@ def summarise(run: RunDir, now: float) -> RunSummary:
         verdict = cluster.verdict
         known |= {"phase": cluster.word, "attempt": cluster.attempt, "waiting": cluster.waiting or None}
         known |= {"started_at": cluster.began_at or None, "reports": cluster.reports}
-        known["progress"] = asdict(done) if known["state"] == "running" and (done := cluster.progress(now)) is not None else None
+        known["progress"] = cluster.progress(now) if known["state"] == "running" else None
         # As the line of the run's end has it: without the time in which the run had no hosts.
         known["took_s"] = max(0.0, (verdict.ended_at if verdict else now) - cluster.started_at) if cluster.began_at else None
         planned = run.read_plan()
@@ -181,28 +180,25 @@ def has_number(run: RunSummary, key: str) -> bool:
 
 def names(runs: Sequence[RunSummary]) -> list[str]:
     """The names of all numbers that the runs have reported last, and then those of their arguments."""
-    reported = {name for run in runs for report in (run.reports or {}).values() for name in report}
-    options = {match[1] for run in runs for word in run.arguments or [] if (match := re.match(r"--?([A-Za-z][\w-]*)", word))}
-    return [name for found in (reported, options - reported) for name in sorted(found) if any(has_number(run, name) for run in runs)]
+    return [*dict.fromkeys(name for run in runs for name in reversed([*(run.values or ())]) if has_number(run, name))]
 
 
 def _numbers(run: RunSummary, key: str) -> list[float]:
-    values = [report.get(key) for report in (run.reports or {}).values()]
-    values += [(run.goodput or {}).get("share")] if key == GOODPUT else []
-    given = re.search(rf"(?:^| )--?{re.escape(key).replace('_', '[-_]')}[ =](\S+)", " ".join(run.arguments or []))
-    with suppress(ValueError):
-        values += [float(given[1])] if given else []
-    return [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    """The number of this name, if there is one. ``batch_size`` also finds ``--batch-size``."""
+    found = [(run.values or {}).get(name) for name in dict.fromkeys((key, key.replace("_", "-")))]
+    return [value for value in found if isinstance(value, (int, float)) and math.isfinite(value)]
 
 
 def values_of(words: Sequence[str], reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The options among the arguments of a run, and then the values that its first training task has reported last, by name."""
+    """The options among the arguments of a run, and then the values that its training tasks have reported last, by name."""
     found: dict[str, Any] = {}
     for word, after in zip(words, [*words[1:], "--"], strict=False):
         if given := re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word, re.DOTALL):
             takes_next = given[2] is None and not re.match("-[^0-9.]", after)
             found[given[1]] = _number(after) if takes_next else True if given[2] is None else _number(given[2])
-    return found | next((dict(report) for report in reports.values() if report), {})
+    for report in [*reports.values()][::-1]:  # of several tasks, the first one counts
+        found |= report
+    return found
 
 
 def _number(text: str) -> int | float | str:
@@ -270,7 +266,7 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     code = (run.result or {}).get("exit_code") if run.state != Outcome.CANCELLED.value else None
     state = _STATES.get(run.state or "?", run.state or "?") + (f" ({code})" if code else "")
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
-    state += f", {describe(Progress(**run.progress))}" if run.progress else ""
+    state += f", {describe(run.progress)}" if run.progress else ""
     report = next((report for report in (run.reports or {}).values() if report), {})
     state += "".join(f", {word}" for word in WORDS if word in report.values())
     state += ", no cluster" if (run.result or {}).get("warning") else ""

@@ -159,14 +159,11 @@ def _print_runs(
     runs, together = _with_goodput(runs) if is_measured else (runs, [])
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
     if sort and not is_measured and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
-        known = run_list.names(runs)
-        hint = f"did you mean {near}?" if (near := nearest(sort, known)) else f"there are {few([*known[:9], *run_list.COLUMNS], 13)}"
-        click.echo(f"orch: note: no run has reported a number {sort}; {hint}", err=True)
-    for name in columns:
-        known = [each for one in runs for each in one.values or ()]
-        if runs and name not in (*known, run_list.GOODPUT):
-            hint = f"did you mean {near}?" if (near := nearest(name, known)) else f"there are {few(sorted(set(known)), 13)}"
-            click.echo(f"orch: note: no run has a value {name}" + (f"; {hint}" if known else ""), err=True)
+        _tell_unknown("reported a number", sort, [*run_list.names(runs)[:9], *run_list.COLUMNS])
+    known = sorted({each for one in runs for each in one.values or ()})
+    for name in columns if runs else ():
+        if name not in (*known, run_list.GOODPUT):
+            _tell_unknown("a value", name, known)
     if form == "json":
         print_json([asdict(one) for one in runs])
     elif form == "csv":
@@ -178,6 +175,11 @@ def _print_runs(
         click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")
     if not form and together:
         click.echo("\n".join(together))
+
+
+def _tell_unknown(what: str, name: str, known: Sequence[str]) -> None:
+    hint = f"did you mean {near}?" if (near := nearest(name, known)) else f"there are {few(known, 13)}"
+    click.echo(f"orch: note: no run has {what} {name}" + (f"; {hint}" if known else ""), err=True)
 
 
 def _with_goodput(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[str]]:

@@ -159,6 +159,7 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
             counts={"worker": 2},
             arguments=["--lr", f"0.{number}"],
             reports={"worker-0": {"epoch": 4, "step": 50, "steps_per_s": 6.07, "loss": 0.25, "val_loss": loss}} if loss else {},
+            values={"lr": number / 10, **({"loss": 0.25, "val_loss": loss} if loss else {})},
             result=result,
         )
         for number, state, days, loss, result in (
@@ -210,7 +211,7 @@ def test_the_table_of_runs_shows_what_differs_in_eighty_columns() -> None:
     for words, numbers in (("took TOOK time elapsed", "1234"), ("started date", "2134"), ("run name id", "1234"), ("state status", "3124")):
         assert {"".join(run.run[20] for run in run_list.ordered(late, word)) for word in words.split()} == {numbers}
     assert run_list.column(late, "loss") == run_list.column(late, "epochs") == ""
-    reported = [replace(run, reports={"worker-0": {"took": -number}}) for number, run in enumerate(late)]
+    reported = [replace(run, values={"took": -number}) for number, run in enumerate(late)]
     assert "".join(run.run[20] for run in run_list.ordered(reported, "took")) == "4321", "a number of this name counts"
     killed = {"exit_code": 139, "cause": {"task": "worker-1", "what": "failed", "code": 139, "killed": True}}
     assert "  worker-1: killed by SIGSEGV: segmentation fault" in run_list.table([replace(summaries[2], result=killed, reports={})], now)
