@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shlex
@@ -12,10 +11,9 @@ import subprocess
 import sys
 import tempfile
 
-from .errors import OrchError, UsageError
+from worker.machine.own_process import set_parent_death_signal
 
-_ENDS_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
+from .errors import OrchError, UsageError
 
 
 def run_cell(line: str, cell: str) -> None:
@@ -24,21 +22,21 @@ def run_cell(line: str, cell: str) -> None:
     The stop button ends the run as Ctrl-C does. Raises `OrchError` if the run fails.
     """
     words = shlex.split(line)
-    if {"-d", "--detach"} & {*words[: words.index("--") if "--" in words else None]}:
+    if {"-d", "--detach"} & {*words[: [*words, "--"].index("--")]}:
         raise UsageError("%%orch shows the run until its end, and then removes its file: leave -d out\nfix: orch up notebook.ipynb -d")
     fd, path = tempfile.mkstemp(".ipynb", ".orch-cell-", ".")
     try:
         with os.fdopen(fd, "w") as file:  # with the first line: the numbers of lines are those of the cell
             json.dump({"cells": [{"cell_type": "code", "source": f"%%orch\n{cell}"}]}, file)
-        words = ["--name", "cell", path, *words]
+        words = ["up", "--name", "cell", path, *words]
         if "tensorflow" in sys.modules:
             from .api import warn_of_held_gpus
             from .cli.commands.up_command import up_command
             from .cli.spec_overlays import read_spec
 
             with contextlib.suppress(Exception):  # the run itself tells of mistakes
-                warn_of_held_gpus(read_spec(up_command.make_context("up", [*words]))[0])
-        code = _follow([sys.executable, "-m", "orchestrator", "up", *words])
+                warn_of_held_gpus(read_spec(up_command.make_context(words[0], words[1:]))[0])
+        code = _follow([sys.executable, "-m", "orchestrator", *words])
     finally:
         os.unlink(path)
     if code:
@@ -47,7 +45,6 @@ def run_cell(line: str, cell: str) -> None:
 
 def _follow(command: list[str]) -> int:
     """Run a command and show its output. A KeyboardInterrupt is sent on as SIGINT, in a session that gets no other one."""
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -56,7 +53,7 @@ def _follow(command: list[str]) -> int:
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=lambda: prctl(_ENDS_WITH_PARENT, signal.SIGTERM),  # the kernel of the notebook may be killed
+        preexec_fn=lambda: set_parent_death_signal(signal.SIGTERM),  # the kernel of the notebook may be killed
     ) as process:
         assert process.stdout is not None
         while True:

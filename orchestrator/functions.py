@@ -34,40 +34,11 @@ MOST_BYTES = 512 * 1024
 """The most that a function and its arguments may take: they are a part of the settings of the run, which are read as a whole."""
 
 
-def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, near: str = "") -> bytes:
-    """The bytes of a call. `near`: a directory whose modules are sent by value. Raises `UsageError`, which names what cannot be sent."""
-    return _pack(function, args, kwargs, near)[0]
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, near: str = "") -> tuple[bytes, set[str]]:
+    """The bytes of a call, and the names of the files of the code that they contain. `near`: a directory whose modules are sent by value.
 
-
-def pack_for_run(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """The call for a run of its own, as `worker.task.sent_function.serve` reads it; a host needs neither cloudpickle nor the files.
-
-    The version of Python stands in front: the code of a function is for this version only. Raises `UsageError`.
+    Raises `UsageError`, which names what cannot be sent.
     """
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    data, files = _pack(function, args, {}, os.path.dirname(os.path.abspath(main)) if main else os.getcwd())
-    sources = {file: text for file in sorted(files) if (text := "".join(linecache.getlines(file)))}
-    library = Path(sys.modules["cloudpickle.cloudpickle"].__file__ or "").read_text(encoding="utf-8")
-    packed = zlib.compress(pickle.dumps({"call": data, "sources": sources, "cloudpickle": library}))
-    if len(packed) > MOST_BYTES:
-        takes = f"{name_of(function)} and its arguments take {len(packed) // 1024:,} KiB packed, and at most {MOST_BYTES // 1024} are sent"
-        raise UsageError(f"{takes}\nfix: load large data inside the function, from a file that each host reads")
-    return f"{python_version()}:{base64.b64encode(packed).decode()}"
-
-
-def python_version() -> str:
-    """The version of this Python that a packed function fits, such as ``3.11``."""
-    return "{}.{}".format(*sys.version_info)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function for people: ``train``; ``function`` if it has none, such as a lambda."""
-    name = getattr(function, "__name__", "")
-    return name if str(name).isidentifier() else "function"
-
-
-def _pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], near: str) -> tuple[bytes, set[str]]:
-    """The bytes of a call, and the names of the files of the code that they contain."""
     cloudpickle = _cloudpickle()
     file, files = io.BytesIO(), set[str]()
     with _by_value(cloudpickle, near):
@@ -76,6 +47,28 @@ def _pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         except Exception as error:
             raise UsageError(f"{_find_culprit(cloudpickle, function, args, kwargs)} cannot be sent to a task: {error}") from None
     return file.getvalue(), files
+
+
+def pack_for_run(function: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The call for a run of its own, as `worker.task.sent_function.serve` reads it; a host needs neither cloudpickle nor the files.
+
+    The version of Python stands in front: the code of a function is for this version only. Raises `UsageError`.
+    """
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    data, files = pack(function, args, {}, near=os.path.dirname(os.path.abspath(main)) if main else os.getcwd())
+    sources = {file: text for file in sorted(files) if (text := "".join(linecache.getlines(file)))}
+    library = Path(sys.modules["cloudpickle.cloudpickle"].__file__ or "").read_text(encoding="utf-8")
+    packed = zlib.compress(pickle.dumps({"call": data, "sources": sources, "cloudpickle": library}))
+    if len(packed) > MOST_BYTES:
+        takes = f"{name_of(function)} and its arguments take {len(packed) // 1024:,} KiB packed, and at most {MOST_BYTES // 1024} are sent"
+        raise UsageError(f"{takes}\nfix: load large data inside the function, from a file that each host reads")
+    return "{}.{}:{}".format(*sys.version_info[:2], base64.b64encode(packed).decode())
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function for people: ``train``; ``function`` if it has none, such as a lambda."""
+    name = getattr(function, "__name__", "")
+    return name if str(name).isidentifier() else "function"
 
 
 def unpack(data: bytes) -> Any:

@@ -69,7 +69,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("orchestrator.scale", "orchestrator.verify"), ("orchestrator.api", "orchestrator.checks", "orchestrator.handle", *PLACES)
     ),
-    "orchestrator.cell_magic": ("orchestrator.api", "orchestrator.cli", "orchestrator.errors"),
+    "orchestrator.cell_magic": ("orchestrator.api", "orchestrator.cli", "orchestrator.errors", "worker.machine"),
     "orchestrator.handle": ("orchestrator.control.requests", "orchestrator.functions", *PLACES),
     "orchestrator.sources": MODEL,
     "orchestrator.control.requests": ("orchestrator.control.engine_jobs", "orchestrator.control.supervisor", *PLACES),

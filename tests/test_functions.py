@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_value_that_is_too_large_or_cannot_be_sent_fails_the_run() -> None:
 
 
 def test_another_python_is_refused_before_a_task_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "python_version", lambda: "3.9")
+    monkeypatch.setattr(functions, "sys", SimpleNamespace(modules=sys.modules, base_prefix=sys.base_prefix, version_info=(3, 9)))
     result = launched(named, "a")
     assert result.exit_code == 2
     assert re.search(rf"the function is code of Python 3\.9, and \S+ is Python {sys.version_info[0]}\.{sys.version_info[1]}", result.report)

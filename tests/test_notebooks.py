@@ -51,7 +51,7 @@ def test_a_traceback_says_cell_and_line_and_shows_the_line(orch: Orch, tmp_path:
     assert f'  File "{place} cell 1", line 3, in fails\n    raise ValueError' in shown
     (log,) = {(tmp_path / f".orch/latest/attempt-1/worker-{i}/stderr.log").read_text() for i in range(2)} - {""}
     assert "Traceback" in log
-    assert "notebook_program" not in log, "no frame of orch"
+    assert "program.py" not in log, "no frame of orch"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class Cluster:
         tasks = self._choose(on)
         for task in tasks:
             self._check_is_free(task)
-        data = pack(function, args, kwargs)
+        data, _ = pack(function, args, kwargs)
         directory = str(self.session.path / "barriers" / str(next(self.session.calls)))
         among = tuple(task.name for task in tasks)
         job = Job(self.pooled_run, tasks, getattr(function, "__name__", repr(function)), timeout_s=self.timeout_s, grace_s=self.grace_s)

@@ -104,10 +104,7 @@ def show_kept_lines() -> None:
     """Have Python's own hook also print lines of code that `linecache` alone has, as Python 3.13 does by itself."""
     import traceback  # while the program's own files do not hide it
 
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        traceback.print_exception(kind, error, trace)
-
-    sys.__excepthook__ = sys.excepthook = show
+    sys.__excepthook__ = sys.excepthook = traceback.print_exception
 
 
 # --- as Python prints it -----------------------------------------------------------------------

@@ -21,13 +21,35 @@ def _prepare_script(target: str, args: list[str]) -> Callable[[], None]:
     if _is_importable(path):
         _put_first(path)
         return lambda: _run_module("__main__", alter_argv=False)
-    if path.endswith(".ipynb"):
-        from . import notebook_program  # before the directory of the notebook is in `sys.path`
-
-        _put_first(os.path.dirname(os.path.realpath(path)))
-        return lambda: notebook_program.run(path, new_main())
+    run = _prepare_notebook(path) if path.endswith(".ipynb") else lambda: _run_file(path)
     _put_first(os.path.dirname(os.path.realpath(path)))
-    return lambda: _run_file(path)
+    return run
+
+
+def _prepare_notebook(path: str) -> Callable[[], None]:
+    """The cells of a notebook as one program, each under a name of its own, such as ``/w/guide.ipynb cell 3``."""
+    import linecache  # before the directory of the notebook is in `sys.path`
+
+    from ..values import notebook_cells
+    from . import failure
+
+    def run() -> None:
+        with open(path, "rb") as file:
+            cells = notebook_cells.parts(path, file.read())
+        main = new_main()
+        main.__file__ = path
+        main.display = print  # type: ignore[attr-defined]  # a function of Jupyter
+        failure.show_kept_lines()
+        for cell in cells:
+            if cell.file:  # in one step, because another task may import the file
+                with open(f"{cell.file}.{os.getpid()}", "w", encoding="utf-8") as written:
+                    written.write(cell.text)
+                os.replace(written.name, cell.file)
+            name = f"{path} {cell.name}"
+            linecache.cache[name] = (len(cell.source), None, cell.source.decode("utf-8", "replace").splitlines(keepends=True), name)
+            exec(compile(cell.source, name, "exec", dont_inherit=True), main.__dict__)
+
+    return run
 
 
 def _prepare_module(target: str, args: list[str]) -> Callable[[], None]:
