@@ -401,7 +401,6 @@ def test_an_elastic_run_goes_on_without_a_node_that_dies(nodes: Callable[..., No
 )
 def test_who_is_not_of_this_start_of_the_job_is_told_so(words: Mapping[str, object], why: str | None) -> None:
     backend = join.Join()
-    backend._listener = listener.Listener(b"secret")
     facts = {"version": __version__, "nodes": None, "job": "", "attempt": "", "node": "1", "name": "n1", "session": "a"}
-    refusal = backend._judge({**facts, **words})
+    refusal = backend._judge({**facts, **words}, None)
     assert (refusal and why is not None and why in refusal["refused"]) == (None if why is None else True)

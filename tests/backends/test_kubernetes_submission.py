@@ -261,14 +261,13 @@ def test_the_files_of_kubeconfig_are_named_later_as_they_were(tmp_path: Path, mo
 def test_pods_that_do_not_come_are_told_of_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Job that has given up makes no pod any more."""
     monkeypatch.setattr(inside, "LATE_S", 0.05)
-    monkeypatch.setattr(inside, "LOOK_S", 0.02)
     said: list[str] = []
 
     async def use() -> None:
         found = unattended(EVERYTHING)
         request = load(found).request(RunFacts(found, RUN, "/home/me/.orch/runs/x"))
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(inside._wait(Listener(b"x"), request, said.append), 0.5)
+            await asyncio.wait_for(inside._wait(Listener(b"x"), request, said.append), 1.5)
 
     asyncio.run(use())
     assert len(said) == 2

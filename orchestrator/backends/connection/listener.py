@@ -13,6 +13,7 @@ import json
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ PORT = 7468
 HELLO_S = 10.0
 """How long a connection may take to prove itself, and to send its line."""
 MOST_STRANGERS = 256
-"""How many connections may be open that have not sent their line yet. A further one takes the place of the `proof.first_to_go`."""
+"""How many connections may be open that have not sent their line yet. A further one takes the place of the `_first_to_go`."""
 LINE_BYTES = 16384
 END_S = 5.0
 """How long after the end of a connection the word may come how its program ended."""
@@ -97,7 +98,7 @@ class DialledLine:
         return not (self.reader.at_eof() or self.writer.is_closing())
 
     def tell(self, **words: Any) -> None:
-        """Send a line to the node, which waits for a program."""
+        """See `Listener.tell_all`."""
         self.writer.write(json.dumps(words).encode("ascii") + b"\n")
 
 
@@ -112,16 +113,16 @@ class End:
 
 
 class Listener:
-    """`open` it, wait `until_changed` until there are enough `lines`, start programs by `take`, and `close` it.
+    """`open` it, wait `until` there are enough `lines`, start programs by `take`, and `close` it.
 
-    `judge` returns the words with which a node is refused, by its first line; None: it is welcome. `on_signal` is called when a node was
-    told to end the run.
+    `judge` returns the words with which a node is refused, by its first line and the open connection that it had before; None: it is
+    welcome. `on_signal` is called when a node was told to end the run.
     """
 
     def __init__(
         self,
         secret: bytes,
-        judge: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda facts: None,
+        judge: Callable[[Mapping[str, Any], DialledLine | None], Mapping[str, Any] | None] = lambda *_: None,
         on_signal: Callable[[], None] = lambda: None,
     ) -> None:
         self._secret, self._judge, self._on_signal = secret, judge, on_signal
@@ -158,33 +159,32 @@ class Listener:
     async def end(self, **words: Any) -> None:
         """Tell all nodes that the run is over, and close. A node that has just lost its line dials again, and is waited for."""
         self._over = {"over": 0, **words}
-        for line in self._lines.values():
-            line.tell(**self._over)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until_all_told(), FAREWELL_S)
-        self.close()
+        self.tell_all(**self._over)
 
-    async def _until_all_told(self) -> None:
         def is_told(node: str) -> bool:
             return node in self._lines and not self._lines[node].is_open  # a node that has heard closes its line
 
-        while not all(map(is_told, {*self._lines, *self._taken})):
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.until_changed(), 0.02)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.until(lambda: all(map(is_told, {*self._lines, *self._taken})), 0.02), FAREWELL_S)
+        self.close()
 
     @property
     def lines(self) -> dict[str, DialledLine]:
         """The connections that wait, by node."""
         return {name: line for name, line in self._lines.items() if line.is_open}
 
-    def newest(self, node: str) -> DialledLine | None:
+    def tell_all(self, **words: Any) -> None:
+        """Send a line to each node that waits for a program."""
+        for line in self.lines.values():
+            line.tell(**words)
+
+    def _newest(self, node: str) -> DialledLine | None:
         """A connection of this node that is open; None: it has none."""
         return next((line for line in (self._lines.get(node), self._taken.get(node)) if line is not None and line.is_open), None)
 
     async def take(self, node: str) -> DialledLine:
         """The next connection of a node, which from now on belongs to the caller, and to a program."""
-        while node not in self.lines:
-            await self.until_changed()
+        await self.until(lambda: node in self.lines)
         line = self._taken[node] = self._lines.pop(node)
         line.writer.write(START)
         return line
@@ -193,17 +193,15 @@ class Listener:
         """Return how the program of a connection has ended that is over; code `UNKNOWN`: the node has not said so in this time."""
         key = line.node, line.number
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until_ended(key), limit_s)
+            await asyncio.wait_for(self.until(lambda: key in self._ends), limit_s)
         said = f"the connection to {line.node} has ended, and it says nothing more"
         return self._ends.pop(key, End(line.node, line.number, UNKNOWN, said))
 
-    async def _until_ended(self, key: tuple[str, int]) -> None:
-        while key not in self._ends:
-            await self.until_changed()
-
-    async def until_changed(self) -> None:
-        """Wait until a connection has come, or a word how a program has ended."""
-        await self._changed.wait()
+    async def until(self, is_so: Callable[[], bool], look_s: float = 1.0) -> None:
+        """Look whether something is so: now, when a connection or the word of an end has come, and every so many seconds."""
+        while not is_so():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), look_s)
 
     def _tell(self) -> None:
         """Wake all that wait; each of them looks again."""
@@ -214,10 +212,15 @@ class Listener:
 
     def _on_guest(self, reader: SealedReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) >= MOST_STRANGERS:
-            self._send_away(proof.first_to_go({stranger: address for stranger, (address, _) in self._strangers.items()}))
+            self._send_away(self._first_to_go())
         stranger = asyncio.get_running_loop().create_task(self._admit(reader, writer))
         self._strangers[stranger] = (writer.get_extra_info("peername") or ("",))[0], writer
         stranger.add_done_callback(lambda _: self._strangers.pop(stranger, None))
+
+    def _first_to_go(self) -> asyncio.Task[None]:
+        """The oldest stranger of the address that has the most of them: anyone who opens many connections closes his own."""
+        crowd = Counter(address for address, _ in self._strangers.values()).most_common(1)[0][0]
+        return next(stranger for stranger, (address, _) in self._strangers.items() if address == crowd)
 
     def _send_away(self, stranger: asyncio.Task[None]) -> None:
         _, writer = self._strangers.pop(stranger)
@@ -265,7 +268,7 @@ class Listener:
             ):
                 _keep_alive(writer)
                 line = DialledLine(node, address, number, found, reader, writer)
-                if refusal := self._judge(found):
+                if refusal := self._judge(found, self._newest(node)):
                     line.tell(**refusal)
                     writer.close()
                     return

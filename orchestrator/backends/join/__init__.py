@@ -51,9 +51,9 @@ from .meeting import TELL_S, Meeting, here, meet, new_ticket
 REACHING = Reaching(at_once=64, tries=1)
 START_S = 90.0
 BACK_S = 60.0
+"""How long a node that was lost has to dial again, where a restart needs it."""
 ASK_S = 30.0
 """How long Slurm may take to answer."""
-"""How long a node that was lost has to dial again, where a restart needs it."""
 _MISSING = {
     "nodes": ("the number of nodes is not known here", "--nodes N"),
     "node_index": ("which of the nodes this is, is not known here", "--node-index I, from 0 on; node 0 controls the run"),
@@ -91,8 +91,6 @@ class Join(HasNoEngine):
         self._listener: Listener | None = None
         self._meeting: Meeting | None = None
         self._settings = JoinSettings()
-        self._sessions: dict[str, str] = {}
-        """By node, what tells its process from another one."""
         self._hosts: tuple[Host, ...] = ()
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
@@ -125,66 +123,70 @@ class Join(HasNoEngine):
         """All nodes, once they are here. For a further attempt they are the same, also those that were lost meanwhile."""
         if not self._hosts:
             self._settings = _settings(request.run.spec)
-            await self._open(os.path.dirname(os.path.dirname(request.run.directory)), on_waiting)
-            self._hosts = await self._wait(request, on_waiting)
+            listener = await self._open(os.path.dirname(os.path.dirname(request.run.directory)), on_waiting)
+            self._hosts = await self._wait(listener, request, on_waiting)
         yield self._hosts
 
-    async def _open(self, home: str, on_waiting: Callable[[str], None]) -> None:
+    async def _open(self, home: str, on_waiting: Callable[[str], None]) -> Listener:
         loop = asyncio.get_running_loop()
 
         def say(text: str) -> None:
             loop.call_soon_threadsafe(on_waiting, text)
 
         meeting = meet(self._settings, home, say)
-        self._listener = Listener(meeting.secret.encode(), self._judge, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._listener = listener = Listener(meeting.secret.encode(), self._judge, lambda: os.kill(os.getpid(), signal.SIGTERM))
         try:
-            port = await self._listener.open(meeting.port)
+            port = await listener.open(meeting.port)
             on_waiting(f"the nodes meet {meeting.words}")
             await asyncio.to_thread(meeting.publish, new_ticket(meeting, port))
         except OSError as error:
             raise OrchError(f"the nodes cannot meet {meeting.words}: {error.strerror or error}") from None
         self._meeting = meeting
+        return listener
 
-    def _judge(self, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Why a node that has dialled cannot join; None: it can."""
-        assert self._listener is not None
+    def _judge(self, facts: Mapping[str, Any], former: DialledLine | None) -> Mapping[str, Any] | None:
+        """Why a node that has dialled cannot join; None: it can. `former`: a connection of a node with this index."""
         settings, (seat, _) = self._settings, here()
-        node, name, session = str(facts.get("node")), str(facts.get("name")), str(facts.get("session"))
+        node, name = str(facts.get("node")), str(facts.get("name"))
         mine = {"version": __version__, "nodes": settings.nodes, "job": settings.job, "attempt": seat.attempt}
         words = {"version": "orch {}", "nodes": "a run of {} nodes", "job": "the job {!r}", "attempt": "the start {!r} of this job"}
         for key, own in mine.items():
             if facts.get(key) != own:
                 says = words[key].format(facts.get(key)), words[key].format(own)
                 return {"refused": f"this node has {says[0]}, and node 0 ({socket.gethostname()}) has {says[1]}", "code": USAGE}
-        former = self._listener.newest(node)
-        if node == "0" or (former is not None and self._sessions.get(node) != session):
+        if node == "0" or (former is not None and former.facts.get("session") != facts.get("session")):
             where = socket.gethostname() if former is None else former.facts.get("name")
             return {"refused": f"the index {node} is here already, from {where}: no two nodes may have the same", "code": USAGE}
         if not (facts.get("waits") or node.isdecimal()) or not NAME.fullmatch(name):
             return {"refused": "this node has no index, or no name", "code": USAGE}
-        self._sessions[node] = session
         return None
 
-    async def _wait(self, request: Request, on_waiting: Callable[[str], None]) -> tuple[Host, ...]:
-        assert self._listener is not None
+    async def _wait(self, listener: Listener, request: Request, on_waiting: Callable[[str], None]) -> tuple[Host, ...]:
         wanted, began, told_at, told = self._settings.nodes or 1, time.monotonic(), 0.0, -1
-        while len(lines := self._nodes()) + 1 < wanted:
-            waited_s = time.monotonic() - began
+
+        def are_here() -> bool:
+            nonlocal told_at, told
+            lines, waited_s = _nodes(listener), time.monotonic() - began
+            if len(lines) + 1 >= wanted:
+                return True
             if waited_s > self._settings.wait_s:
                 raise OrchError(f"after {self._settings.wait_s:g} s (wait_s) {_describe(lines, wanted)}")
             if len(lines) != told or waited_s > told_at + TELL_S:
                 told, told_at = len(lines), waited_s
                 text = _describe(lines, wanted) + (f" (after {waited_s:.0f} s)" if waited_s >= 1 else "")
                 on_waiting(text)
-                self._tell_all(text)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._listener.until_changed(), 1.0)
-        self._tell_all(f"all {count_of(wanted, 'node')} are here: the run is on {socket.gethostname()}, in {request.run.directory}")
+                listener.tell_all(state=text)
+            return False
+
+        await listener.until(are_here)
+        text = f"all {count_of(wanted, 'node')} are here: the run is on {socket.gethostname()}, in {request.run.directory}"
+        listener.tell_all(state=text)
+        lines = _nodes(listener)
         names = [socket.gethostname(), *(str(line.facts["name"]) for line in lines)]
         several = {name for name, count in Counter(names).items() if count > 1}
         unique = [f"{name}-{index}" if name in several else name for index, name in enumerate(names)]
         own = request.hosts[0]
-        others = (self._host(request.hosts[-1], name, line) for name, line in zip(unique[1:], lines, strict=True))
+        others = (_host(listener, request.hosts[-1], name, line) for name, line in zip(unique[1:], lines, strict=True))
         hosts = (replace(own, name=unique[0]), *others)
         unlike = sorted({host.slots or 1 for host in hosts})
         if len(unlike) > 1 and request.run.spec.size > sum(host.slots or 1 for host in hosts):
@@ -192,28 +194,9 @@ class Join(HasNoEngine):
             raise UsageError(f"the nodes have unlike numbers of slots ({slots})", "give the number of workers, -n N", "join")
         return hosts
 
-    def _nodes(self) -> list[DialledLine]:
-        """The nodes that are here, in their order; without the further processes of each."""
-        assert self._listener is not None
-        return sorted((line for line in self._listener.lines.values() if not line.facts.get("waits")), key=lambda line: int(line.node))
-
-    def _tell_all(self, text: str) -> None:
-        assert self._listener is not None
-        for line in self._listener.lines.values():
-            line.tell(state=text)
-
-    def _host(self, model: Host, name: str, line: DialledLine) -> Host:
-        listener, facts = self._listener, line.facts
-        assert listener is not None
-        begin = partial(DialledAgent, listener, line.node, back_s=BACK_S)
-        slots = facts.get("slots") if isinstance(facts.get("slots"), int) else None
-        transport = replace(model.transport, argv=("dial", name), begin=begin)
-        return replace(model, name=name, slots=slots, python=str(facts.get("python")), cwd=str(facts.get("cwd")), transport=transport)
-
     async def end(self, code: int) -> None:
         if self._listener is not None:
-            told = self._settings.exit_code(code)
-            await self._listener.end(over=told)
+            await self._listener.end(over=self._settings.exit_code(code))
         if self._meeting is not None:
             self._meeting.withdraw()
         job = here()[1].get("SLURM_JOB_ID", "")
@@ -228,6 +211,18 @@ class Join(HasNoEngine):
     def cancel(self, run: RunFacts) -> Cleanup:
         others = tuple(host.name for host in self._hosts[1:])
         return Cleanup(local.kill_tasks(run.run_id), others, "an agent ends its tasks and itself once its connection closes")
+
+
+def _nodes(listener: Listener) -> list[DialledLine]:
+    """The nodes that are here, in their order; without the further processes of each."""
+    return sorted((line for line in listener.lines.values() if not line.facts.get("waits")), key=lambda line: int(line.node))
+
+
+def _host(listener: Listener, model: Host, name: str, line: DialledLine) -> Host:
+    facts, begin = line.facts, partial(DialledAgent, listener, line.node, back_s=BACK_S)
+    slots = facts.get("slots") if isinstance(facts.get("slots"), int) else None
+    transport = replace(model.transport, argv=("dial", name), begin=begin)
+    return replace(model, name=name, slots=slots, python=str(facts.get("python")), cwd=str(facts.get("cwd")), transport=transport)
 
 
 def _requeue(job: str) -> None:
@@ -272,12 +267,18 @@ def describe(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
     """See `backends.describe_place`."""
     settings, (seat, _) = _settings(spec), here()
     lines = [f"engine       {seat.engine or 'none is recognised'}"]
-    facts = {"nodes": settings.nodes, "index": settings.node_index, "first": settings.join_at or seat.first}
-    facts |= {"slots": settings.slots, "job": settings.job, "attempt": seat.attempt, "local_rank": seat.local_rank}
-    for fact, value in facts.items():
+    for label, fact, value in (
+        ("nodes", "nodes", settings.nodes),
+        ("this node", "index", settings.node_index),
+        ("node 0", "first", settings.join_at or seat.first),
+        ("slots", "slots", settings.slots),
+        ("job", "job", settings.job),
+        ("start", "attempt", seat.attempt),
+        ("process here", "local_rank", seat.local_rank),
+    ):
         given = value not in (None, "") and value != getattr(seat, fact) and not (fact == "job" and seat.job)
         source = "given" if given else seat.sources.get(fact, "")
-        lines.append(f"{_LABELS[fact]:<12} {'-' if value in (None, '') else value}{f'  ({source})' if source else ''}")
+        lines.append(f"{label:<12} {'-' if value in (None, '') else value}{f'  ({source})' if source else ''}")
     problems = [str(problem) for problem in _problems(settings)]
     try:
         lines.append(f"meeting      {meet(settings, home, print).words}")
@@ -287,14 +288,3 @@ def describe(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
         lines.append(f"42, again    {again}")
     lines += ["error    " + problem.replace("\n", "\n         ") for problem in problems]
     return [*lines, *(["         more: orch help join"] if problems else [])], not problems
-
-
-_LABELS = {
-    "nodes": "nodes",
-    "index": "this node",
-    "first": "node 0",
-    "slots": "slots",
-    "job": "job",
-    "attempt": "start",
-    "local_rank": "process here",
-}

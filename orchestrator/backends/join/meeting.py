@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from worker.host.network.interfaces import find_addresses
 from worker.values.fast_dataclass import dataclass
@@ -61,25 +61,23 @@ def here() -> tuple[Seat, Mapping[str, str]]:
     return joining.detect(env, socket.getfqdn() if "JOB_COMPLETION_INDEX" in env else socket.gethostname(), texts), env
 
 
-class Meeting(Protocol):
+class Meeting:
     """``words`` say which way it is, for people: ``by the file /shared/a.join``."""
 
     words: str
-    port: int
-    """Where node 0 listens; 0: at any port."""
     secret: str
+    port = 0
+    """Where node 0 listens; 0: at any port."""
 
     def publish(self, ticket: Ticket) -> None:
         """Called by node 0, which listens. May wait for all nodes. Raises `OrchError`, OSError."""
-        ...
 
     def find(self) -> Ticket:
         """Called by the others, again and again. Raises OSError with the reason if there is none yet."""
-        ...
+        raise NotImplementedError
 
     def withdraw(self) -> None:
         """Called by node 0 at the end of the run."""
-        ...
 
 
 def new_ticket(meeting: Meeting, port: int) -> Ticket:
@@ -89,7 +87,7 @@ def new_ticket(meeting: Meeting, port: int) -> Ticket:
     return Ticket((*own[:8], "127.0.0.1"), port, meeting.secret)
 
 
-class ByPort:
+class ByPort(Meeting):
     """Nothing publishes: the address is known, and all nodes have the secret."""
 
     def __init__(self, where: str, secret: str) -> None:
@@ -97,20 +95,12 @@ class ByPort:
         self._host, self.port, self.secret = name.strip("[]"), int(port or PORT), secret
         self.words = f"at {self._host or 'node 0'}:{self.port}, with the secret in {TOKEN}"
 
-    def publish(self, ticket: Ticket) -> None:
-        pass
-
     def find(self) -> Ticket:
         return Ticket((self._host,), self.port, self.secret)
 
-    def withdraw(self) -> None:
-        pass
 
-
-class ByFile:
+class ByFile(Meeting):
     """A file in a directory that all nodes see, which only this user can read."""
-
-    port = 0
 
     def __init__(self, directory: str, job: str) -> None:
         name = hashlib.sha256(f"{os.geteuid()} {job}".encode()).hexdigest()[:16]
@@ -157,10 +147,8 @@ class ByFile:
             os.unlink(self._path)
 
 
-class ByPmi:
+class ByPmi(Meeting):
     """The launcher passes the ticket on."""
-
-    port = 0
 
     def __init__(self, env: Mapping[str, str], say: Callable[[str], None]) -> None:
         self._env, self._say = dict(env), say
@@ -194,9 +182,6 @@ class ByPmi:
         if not isinstance(done[0], str):
             raise OrchError(f"the nodes cannot meet by the launcher (PMI): {done[0]}", "meet by --join-dir or --join-at", "join")
         return done[0]
-
-    def withdraw(self) -> None:
-        pass
 
 
 def meet(settings: JoinSettings, home: str, say: Callable[[str], None]) -> Meeting:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from .objects import RUN_DIR
 
 REACHING = Reaching(at_once=64, tries=3, first_wait_s=0.5)
 START_S = 90.0
-LOOK_S = 1.0
 LATE_S = 600.0
 """After so long without all pods, the user should look."""
 
@@ -68,15 +66,16 @@ class DialledPods(HasNoEngine):
 
 
 async def _wait(listener: Listener, request: Request, on_waiting: Callable[[str], None]) -> tuple[Host, ...]:
-    wanted, told, late_at = len(request.hosts), (-1, False), time.monotonic() + LATE_S
-    job = request.hosts[0].name.rpartition("-")[0]  # of the stand-ins
-    while len(lines := listener.lines) < wanted:
-        if (len(lines), is_late := time.monotonic() > late_at) != told:
-            told = len(lines), is_late
-            on_waiting(_describe_wait(len(lines), wanted, job, is_late=is_late))
-        with suppress(asyncio.TimeoutError):  # a pod that goes again tells nothing
-            await asyncio.wait_for(listener.until_changed(), LOOK_S)
-    model = request.hosts[0]
+    model, wanted, told, late_at = request.hosts[0], len(request.hosts), "", time.monotonic() + LATE_S
+
+    def are_here() -> bool:
+        nonlocal told
+        before, told = told, _describe_wait(len(listener.lines), wanted, model.name, is_late=time.monotonic() > late_at)
+        if len(listener.lines) < wanted and told != before:
+            on_waiting(told)
+        return len(listener.lines) >= wanted
+
+    await listener.until(are_here)
     return tuple(
         replace(
             model,
@@ -84,17 +83,17 @@ async def _wait(listener: Listener, request: Request, on_waiting: Callable[[str]
             address=line.address,
             transport=replace(model.transport, argv=("dial", name), begin=partial(DialledAgent, listener, name)),
         )
-        for name, line in sorted(lines.items())[:wanted]
+        for name, line in sorted(listener.lines.items())[:wanted]
     )
 
 
-def _describe_wait(here: int, wanted: int, job: str, *, is_late: bool) -> str:
+def _describe_wait(here: int, wanted: int, stand_in: str, *, is_late: bool) -> str:
     if not is_late:
         return f"{here} of {count_of(wanted, 'pod')} here; kubectl get pods tells of the others"
     # It may be the queue for nodes, which can take a day; or the Job has given up, and then no pod will ever come.
     return (
         f"{here} of {count_of(wanted, 'pod')} here after {LATE_S / 60:.0f} min: they wait for nodes, or the Job makes no more of them. "
-        f"fix: kubectl describe job {job} tells; orch down ends the run"
+        f"fix: kubectl describe job {stand_in.rpartition('-')[0]} tells; orch down ends the run"
     )
 
 

@@ -73,7 +73,3 @@ def test_a_controller_that_does_not_know_the_secret_is_not_believed(answer: byte
         with pytest.raises(ValueError, match="secret of this run"):
             proof.meet(here, SECRET)
         thread.join()
-
-
-def test_of_many_connections_the_oldest_of_the_crowd_goes_first() -> None:
-    assert proof.first_to_go({1: "a", 2: "b", 3: "b"}) == 2

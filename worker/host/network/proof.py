@@ -14,14 +14,12 @@ This module is also sent as text, next to the programs that use it: it imports n
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import hmac
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterator
 
 NONCE_BYTES = PROOF_BYTES = 32
 GREETING_BYTES = NONCE_BYTES + PROOF_BYTES
@@ -31,7 +29,6 @@ MOST_BYTES = 1 << 18
 CODE_BYTES = 16
 _HEAD = struct.Struct(f">I{CODE_BYTES}s")
 GUEST, HOST = b"guest", b"host"
-Key = TypeVar("Key")
 
 
 def prove(secret: bytes, who: bytes, nonces: bytes) -> bytes:
@@ -111,13 +108,3 @@ def _receive(line: socket.socket, size: int) -> bytes:
             raise ValueError("it has ended the connection: it does not know the secret of this run, or does not believe that this end does")
         parts.append(part)
     return b"".join(parts)
-
-
-def first_to_go(addresses: Mapping[Key, str]) -> Key:
-    """Return, of connections in the order in which they came, with their addresses, the oldest one of the address that has the most of
-    them.
-
-    So anyone who opens many connections closes his own.
-    """
-    crowd = collections.Counter(addresses.values()).most_common(1)[0][0]
-    return next(one for one, address in addresses.items() if address == crowd)
