@@ -31,6 +31,8 @@ _SECOND = (
 )
 _made: Any = weakref.WeakKeyDictionary()
 """How many strategies each context of TensorFlow has had."""
+_first = iter([True])
+"""True once, for the first strategy of the process: only a later one can meet the server of a context before."""
 
 
 def apply_soon() -> None:
@@ -46,8 +48,10 @@ def _begin(real: Any, self: Any, container_strategy: Any, cluster_resolver: Any,
     from tensorflow.python.eager import context
 
     runtime = context.context()
+    is_first = next(_first, False)
     if (server := runtime._collective_ops_server_def) is None:
-        _refuse_second_server(cluster_resolver)
+        if not is_first:
+            _refuse_second_server(cluster_resolver)
     elif _place(cluster_resolver) == (server.cluster, server.job_name, server.task_index):
         made = _made[runtime] = _made.get(runtime, 0) + 1
         if not container_strategy._collective_key_base:
