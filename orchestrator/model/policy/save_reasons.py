@@ -15,6 +15,9 @@ from ..state.task_table import update
 from . import restarts, save_order
 from .endings import Step, end
 
+AT_ONCE_S = 2.0
+"""How long after the first SIGTERM of an engine the last one comes: Slurm sends it to the tasks and the agents of a job one by one."""
+
 
 def before_the_end(
     cluster: Cluster,
@@ -48,11 +51,15 @@ def on_host_taken(cluster: Cluster, event: events.RunNoted) -> Step:
 
     A host that is not lent goes away: a training that can do so saves itself before the host is lost.
     """
+    cause, ending = Cause(f"{event.line}: it is taken away", event.at, host=event.host), cluster.ending
+    first = ending.cause if ending is not None and cluster.policy.is_lent else None
+    if ending is not None and first is not None and first.code == TERMINATED and event.at - first.at < AT_ONCE_S:
+        # A task was faster than its agent.
+        return replace(cluster, ending=replace(ending, outcome=Outcome.CANCELLED, exit_code=TERMINATED, cause=cause), again=False), ()
     if cluster.phase is Phase.STOPPING and not restarts.will_restart(cluster):
         return cluster, ()
     if save_order.is_last(cluster):
         return cluster, ()
-    cause = Cause(f"{event.line}: it is taken away", event.at, host=event.host)
     if cluster.policy.is_lent:
         return before_the_end(cluster, Outcome.CANCELLED, TERMINATED, event.at, cause, by_signal=True)
     if not save_order.is_possible(cluster):

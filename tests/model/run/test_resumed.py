@@ -7,6 +7,7 @@ import pytest
 from orchestrator.errors import BROKEN, DEADLINE
 from orchestrator.model.policy import deadlines
 from orchestrator.model.policy.restarts import PREEMPTED
+from orchestrator.model.settings import Restart
 from orchestrator.model.state import events as ev
 from orchestrator.model.state.cluster import Cluster, Outcome, Phase, Policy, TaskState
 from tests.model.run.test_lifecycle import BEGUN, CONNECTING, QUEUED, WORKERS, History
@@ -117,6 +118,19 @@ def test_a_run_whose_host_is_taken_away_ends_as_if_it_was_asked_to(then: tuple[e
     verdict = history.sweep_all(112.0)
     assert (verdict.outcome, verdict.exit_code) == (Outcome.CANCELLED, 143)
     assert history.cause.what == ("received SIGTERM" if then else "host a: the agent received SIGTERM: it is taken away")
+
+
+@pytest.mark.parametrize("restart", [Restart(0), Restart(3)])
+@pytest.mark.parametrize(("code", "later_s", "is_taken"), [(143, 0.3, True), (143, 30.0, False), (1, 0.3, False)])
+def test_a_task_that_gets_sigterm_before_its_agent_is_not_the_cause(code: int, later_s: float, is_taken: bool, restart: Restart) -> None:
+    """`scancel` sends it to each process of the job."""
+    history = History(Policy("multi_worker_mirrored", is_lent=True, restart=restart)).start_all()
+    history.end("worker-1", code, at=TAKEN.at - later_s)
+    history.happen(TAKEN)
+    verdict = history.sweep_all(141.0)
+    assert verdict.outcome is (Outcome.CANCELLED if is_taken else Outcome.FAILED)
+    assert history.cause.what.endswith("it is taken away") == is_taken
+    assert verdict.exit_code == code
 
 
 def test_elsewhere_a_host_whose_agent_is_ended_is_lost() -> None:
