@@ -33,7 +33,7 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from worker.machine.clock import now, patience
 from worker.values.fast_dataclass import dataclass
@@ -52,9 +52,6 @@ from .record.run_progress import resume
 from .record.run_store import cannot_keep
 from .record.text import timeline
 from .record.text.event_messages import Messages, headline, say
-
-if TYPE_CHECKING:
-    from .control.notices import Notices
 
 SUBMITTING_S = patience(120.0)
 """How long the job of an engine waits for the process that submits it: that process holds the run until it has recorded the job."""
@@ -92,17 +89,16 @@ def run(
     that only runs this run. `owner`: the parent of this process, with which the run ends. `former`: the state in which another controller
     left the run. `is_submitted`: this is the job of an engine.
     """
-    notices: Notices | None = None
     if start.spec.notify:
         from .control.notices import Notices  # most runs tell no one
 
-        viewer = notices = Notices(start, viewer)
+        viewer = Notices(start, viewer)
     rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former, _find_report), now()
     error: OrchError | None = None
     try:
         rundir.hold()
         rundir.lock.sign()
-        together_s = EVERYWHERE_S if start.spec.backend.is_everywhere else TOGETHER_S if is_submitted else 0.0
+        together_s = EVERYWHERE_S if start.spec.backend.IS_EVERYWHERE else TOGETHER_S if is_submitted else 0.0
         verdict = event_loop.run(lambda: _supervise(supervisor, start, handles_signals, owner, is_submitted, together_s))
         error = refusal(supervisor.cluster, verdict)
     except Exception as reason:
@@ -114,8 +110,7 @@ def run(
     else:
         _write_verdict(rundir, verdict, supervisor)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
-    if notices is not None:
-        notices.end(verdict)
+    viewer.on_end(verdict)
     return Ended(rundir, supervisor.cluster, verdict, error)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.control import notices
@@ -66,7 +67,7 @@ def test_a_run_that_never_began_is_told_too(orch: Orch, told: Callable[[], list[
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("./none.sh", "--notify: ./none.sh cannot be run: No such file or directory"),
+        ("./none.sh", "--notify: ./none.sh ended with exit code 127 (event "),
         ("sh -c 'cat >/dev/null; exit 3'", "--notify: sh ended with exit code 3 (event "),
         ("true", ""),  # it does not read its stdin
     ],
@@ -78,13 +79,24 @@ def test_a_command_that_fails_is_a_note_and_no_failure(orch: Orch, script: Scrip
     assert said in done.err
 
 
-def test_a_command_that_hangs_delays_the_end_by_some_seconds_only(orch: Orch, script: Script, run: LiveRun) -> None:
+def test_a_command_that_hangs_delays_the_end_by_some_seconds_only_and_is_killed(
+    orch: Orch, script: Script, run: LiveRun, tmp_path: Path
+) -> None:
     script("")
     began = time.monotonic()
-    done = orch("up", "script.py", "--strategy", "none", "--notify", "sh -c 'sleep 1000 & sleep 1001'", check=0)
-    assert 10 < time.monotonic() - began < 60
-    assert "--notify: the last commands had not ended 10 s after the run" in done.err
+    command = "sh -c 'echo $$ >>pids; sleep 1000 & echo $! >>pids; sleep 1001'"
+    done = orch("up", "script.py", "--strategy", "none", "--notify", command, check=0, env={"ORCH_TIME_SCALE": "0.2"})
+    assert 2 < time.monotonic() - began < 60
+    assert "--notify: the last commands had not ended 2 s after the run" in done.err
     assert json.loads((run.path / "result.json").read_text())["outcome"] == "succeeded"
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of the command, for which no orch waits any more")
+
+
+def test_a_command_that_hangs_is_told_of(orch: Orch, script: Script) -> None:
+    script("import time\ntime.sleep(2)")
+    done = orch("up", "script.py", "--strategy", "none", "--notify", "sleep 1000", check=0, env={"ORCH_TIME_SCALE": "0.01"})
+    assert "--notify: sleep had not ended after 0.3 s, and was killed (event started; output: notify.log)" in done.err
 
 
 @pytest.mark.parametrize(
@@ -120,7 +132,7 @@ def test_at_most_twenty_events_wait_and_the_last_one_always_does(tmp_path: Path,
         note(events.RunNoted(str(number), 1.0))
     monkeypatch.setattr(notices, "LAST_S", 60.0)
     (tmp_path / "go").touch()
-    told.end(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0))
+    told.on_end(Verdict(Outcome.SUCCEEDED, 0, 1, 1.0, 2.0))
     lines = (tmp_path / "run/notify.log").read_text().splitlines()
     left_out = f"orch: --notify: {notices.MOST_WAITING} events wait already, so note was left out"
     assert lines == [left_out] * 9 + [*map(str, range(21)), "succeeded"]
