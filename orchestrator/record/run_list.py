@@ -192,10 +192,10 @@ def _numbers(run: RunSummary, key: str) -> list[float]:
 def values_of(words: Sequence[str], reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The options among the arguments of a run, and then the values that its training tasks have reported last, by name."""
     found: dict[str, Any] = {}
-    for word, after in zip(words, [*words[1:], "--"], strict=False):
-        if given := re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word, re.DOTALL):
-            takes_next = given[2] is None and not re.match("-[^0-9.]", after)
-            found[given[1]] = _number(after) if takes_next else True if given[2] is None else _number(given[2])
+    for option, *value in _options(words):
+        if given := re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", option, re.DOTALL):
+            text = value[0] if value else given[2]
+            found[given[1]] = True if text is None else _number(text)
     for report in [*reports.values()][::-1]:  # of several tasks, the first one counts
         found |= report
     return found
@@ -236,19 +236,19 @@ def csv_text(runs: Sequence[RunSummary], names: Sequence[str]) -> str:
 
 def _alike(runs: Sequence[RunSummary]) -> set[str]:
     """The arguments that all of several runs have that have any."""
-    found = [set(_options(run.arguments)) for run in runs if run.arguments]
+    found = [set(map(shlex.join, _options(run.arguments))) for run in runs if run.arguments]
     return set.intersection(*found) if len(found) > 1 else set()
 
 
-def _options(arguments: Sequence[str]) -> list[str]:
-    """The arguments, an option with its value in one text: ``--lr 0.1``."""
-    parts = list[str]()
-    for word in map(shlex.quote, arguments):
-        takes_value = parts and parts[-1].startswith("-") and not {" ", "="} & {*parts[-1]}
+def _options(arguments: Sequence[str]) -> list[list[str]]:
+    """The arguments, an option together with its value: ``["--lr", "0.1"]``."""
+    parts = list[list[str]]()
+    for word in arguments:
+        takes_value = parts and len(parts[-1]) == 1 and re.match("-[^=]*$", parts[-1][0])
         if takes_value and not re.match("-[^0-9.]", word):
-            parts[-1] += f" {word}"
+            parts[-1].append(word)
         else:
-            parts.append(word)
+            parts.append([word])
     return parts
 
 
@@ -272,7 +272,8 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     state += ", no cluster" if (run.result or {}).get("warning") else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     told = re.compile(rf"--?{re.escape(first).replace('_', '[-_]')}[ =].*" if first else r"(?!)")  # in its own column
-    arguments = clean(" ".join(part for part in _options(run.arguments or []) if part not in alike and not told.fullmatch(part)))
+    parts = map(shlex.join, _options(run.arguments or []))
+    arguments = clean(" ".join(part for part in parts if part not in alike and not told.fullmatch(part)))
     arguments = arguments if len(arguments) <= LONGEST_ARGUMENTS else f"{arguments[: LONGEST_ARGUMENTS - 1]}…"
     last = describe_report({key: report[key] for key in sorted(report, key=place_of) if key != first})
     number = describe_number(_numbers(run, first)[0]) if first and has_number(run, first) else str(report.get(first, ""))

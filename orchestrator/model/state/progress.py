@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from worker.values.codec import ContractError, from_json
+from worker.values.codec import Between, ContractError, Count, Seconds, from_json
 from worker.values.fast_dataclass import dataclass
 
 _PROGRESS = ("epoch", "step", "steps_per_s")
@@ -29,34 +29,28 @@ def describe_number(value: object) -> str:
 
 STALE_S, STALE_STEPS = 60.0, 3.0
 """After so many seconds, and so many times the seconds of a step, without a report, the time left is not shown: the training may hang."""
-MOST_S = 1e9
-"""A longer time left is that of a task that reports nonsense."""
-
-HEDGES = ("", "about", "at most")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    fraction: float
+    fraction: Annotated[float, Between(0, 1)]
     """Of the present `fit`, or of the steps that `worker.report(step=…, of=…)` names."""
-    fit: int = 1
+    fit: Count = 1
     """The number of the present `fit` in the program."""
-    left_s: float | None = None
+    left_s: Seconds | None = None
     """Seconds that are left at the time of the report; None: not known yet."""
-    hedge: str = ""
+    hedge: Literal["", "about", "at most"] = ""
     """``about`` before the first epoch has ended, ``at most`` with EarlyStopping; else empty."""
-    step_s: float = 0.0
+    step_s: Seconds = 0.0
     """Seconds of a step; 0: not known yet."""
 
 
 def read(values: object) -> Progress | None:
     """The progress in a task's report; None if the data are damaged: the program can write into this file too."""
     try:
-        found = from_json(Progress, values)
+        return from_json(Progress, values)
     except ContractError:
         return None
-    is_sound = all(0 <= number <= MOST_S for number in (found.fit, found.left_s or 0.0, found.step_s)) and 0 <= found.fraction <= 1
-    return found if is_sound and found.hedge in HEDGES else None
 
 
 def describe(progress: Progress | None) -> str:
