@@ -15,7 +15,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from worker.values.fast_dataclass import dataclass
 
@@ -295,9 +295,13 @@ MODULES: dict[str, str] = {
 """The module of each backend, by the value of `backend.type`; the module has `make`."""
 
 
+def module_of(spec: ClusterSpec) -> Any:
+    """The module of the backend of a spec; no other is imported. If the backend `IS_EVERYWHERE`, it also has `serve` and `describe`."""
+    return importlib.import_module(MODULES[spec.backend.type])
+
+
 def load(spec: ClusterSpec) -> Backend:
-    """The backend of a spec. Only its own module is imported."""
-    backend: Backend = importlib.import_module(MODULES[spec.backend.type]).make()
+    backend: Backend = module_of(spec).make()
     return backend
 
 
@@ -307,18 +311,6 @@ def load_checked(spec: ClusterSpec) -> Backend:
     if problems := backend.problems(spec):
         raise SpecError(*problems)
     return backend
-
-
-def serve(spec: ClusterSpec, home: str) -> int | None:
-    """Serve the run of another node, and return its exit code; None: this node takes the run. Raises `OrchError`."""
-    code: int | None = importlib.import_module(MODULES[spec.backend.type]).serve(spec, home)
-    return code
-
-
-def describe_place(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
-    """For a spec that `is_everywhere`: what is known of this node, in lines, and whether it can join."""
-    found: tuple[Sequence[str], bool] = importlib.import_module(MODULES[spec.backend.type]).describe(spec, home)
-    return found
 
 
 def imagine(spec: ClusterSpec) -> Request:

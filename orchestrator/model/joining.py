@@ -6,6 +6,7 @@ variables of both: so launchers come first, then what programs for several nodes
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -50,6 +51,8 @@ class Seat:
     """Why this process cannot join, and what to do; empty: it can."""
     shares_files: bool = False
     """The nodes of such an engine usually have a file system in common."""
+    requeue: str = ""
+    """The way to make the engine start a run again that ends with 42; empty: it cannot tell one code from another."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The variables from which each fact comes."""
 
@@ -97,7 +100,12 @@ class Variables:
         """The addresses of the nodes, from a list, a file or a cluster of TensorFlow; and the place of this node among them."""
         text = self.text(name)
         if text.startswith("{"):
-            tasks, own = _tasks(text)
+            cluster, task = (part if isinstance(part := _data(text, {}).get(key), dict) else {} for key in ("cluster", "task"))
+            kinds = sorted(cluster, key=lambda kind: (kind not in ("chief", "master"), kind != "worker", kind))
+            tasks = {
+                f"{kind}/{at}": str(where) for kind in kinds if isinstance(cluster[kind], list) for at, where in enumerate(cluster[kind])
+            }
+            own = f"{task.get('type')}/{task.get('index')}"
             return [*tasks.values()], [*tasks].index(own) if own in tasks else None
         if name in FILES:
             found = [line.split()[0] for line in self._files.get(name, "").splitlines() if line.strip()]
@@ -107,9 +115,6 @@ class Variables:
             found = [word for word in re.split(r"[\s,;]+", text) if word and not word.isdecimal()]  # LSF: each with its slots
         found, own = [*dict.fromkeys(found)], self.text("SM_CURRENT_HOST") or self.host.partition(".")[0]
         return found, next((place for place, each in enumerate(found) if each.partition(".")[0] == own), None)
-
-
-_MOST_NODES = 100_000
 
 
 def number(text: str) -> int | None:
@@ -125,16 +130,6 @@ def _data(text: str, otherwise: Any) -> Any:
     return found if type(found) is type(otherwise) else otherwise
 
 
-def _tasks(text: str) -> tuple[dict[str, str], str]:
-    """The addresses of a TF_CONFIG or of a CLUSTER_SPEC, by task, the first one leading: ``worker/0``; and the task of this process."""
-    cluster, task = (found if isinstance(found := _data(text, {}).get(key), dict) else {} for key in ("cluster", "task"))
-    found = {}
-    for kind in sorted(cluster, key=lambda kind: (kind not in ("chief", "master"), kind != "worker", kind)):
-        places = cluster[kind] if isinstance(cluster[kind], list) else ()
-        found |= {f"{kind}/{at}": str(where) for at, where in enumerate(places)}
-    return found, f"{task.get('type')}/{task.get('index')}"
-
-
 Rule = str | Callable[[Variables], Any]
 """How a fact is read: the names of variables, of which the first one that is set counts, or a function. ``A&B``: all are set. ``A+B``:
 ``a-b``, of those that are set. ``A:B``: ``NAME:PORT``, or the name alone. ``A>1``: a number above 1. ``A/B``: how many nodes have
@@ -144,7 +139,7 @@ B of A processes each, if they are alike."""
 @dataclass(frozen=True, slots=True)
 class EngineRow:
     """The signs of an engine, and the places of the facts of a `Seat` there. `nodes`, `index` and `first` may also come from a list of all
-    nodes, in the variable `listed`. `requeue`: the way to make the engine start a run again that ends with 42."""
+    nodes, in the variable `listed`."""
 
     engine: str
     sign: Rule
@@ -173,9 +168,9 @@ def _pod_job(env: Variables) -> str:
 
 def _slurm_slots(env: Variables) -> str:
     """The processes of the step on this node, if there are several; else one task for each GPU."""
-    found = re.findall(r"(\d{1,6})(?:\(x(\d{1,6})\))?", env.text("SLURM_STEP_TASKS_PER_NODE"))
-    each = [count for count, times in found for _ in range(min(int(times or 1), _MOST_NODES))]
-    here = next(iter(each[number(env.text("SLURM_NODEID")) or 0 :]), "1")
+    found = re.findall(r"(\d{1,6})(?:\(x(\d{1,5})\))?", env.text("SLURM_STEP_TASKS_PER_NODE"))
+    ends, index = itertools.accumulate(int(times or 1) for _, times in found), number(env.text("SLURM_NODEID")) or 0
+    here = next((count for (count, _), end in zip(found, ends, strict=True) if end > index), "1")
     return here if int(here) > 1 else env.text("SLURM_GPUS_ON_NODE")
 
 
@@ -254,12 +249,7 @@ def detect(variables: Mapping[str, str], host: str = "", files: Mapping[str, str
         value = number(text) if fact in _NUMBERS else text
         if value or (value == 0 and fact != "slots"):
             found[fact], sources[fact] = value, ", ".join(dict.fromkeys(env.names)) or "the name of this machine"
-    return Seat(row.engine, **found, advice=row.advice, shares_files=row.shares_files, sources=sources)
-
-
-def requeue_of(engine: str) -> str:
-    """The way to make this engine start a run again that ends with 42; empty: it cannot tell one code from another."""
-    return next((row.requeue for row in ROWS if row.engine == engine and row.requeue), "")
+    return Seat(row.engine, **found, advice=row.advice, shares_files=row.shares_files, requeue=row.requeue, sources=sources)
 
 
 def stripped(names: Mapping[str, str]) -> list[str]:

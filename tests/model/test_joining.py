@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.joining import FACTS, ROWS, detect, requeue_of, stripped
+from orchestrator.model.joining import FACTS, ROWS, detect, stripped
 
 RECORDED = json.loads((Path(__file__).parent / "environments_of_engines.json").read_text())
 
@@ -37,5 +37,5 @@ def test_values_that_no_engine_writes_give_no_facts() -> None:
 def test_what_an_engine_says_of_the_cluster_reaches_no_task() -> None:
     hidden = ["PMI_FD", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "TF_CONFIG", "ORCH_JOIN_TOKEN", "PET_NNODES"]
     assert stripped(dict.fromkeys(["SLURM_JOB_ID", "TF_CONFIG_X", "PATH", *hidden], "1")) == hidden
-    assert requeue_of("Grid Engine") == "--requeue-code 99"
-    assert requeue_of("Open MPI") == ""
+    assert detect({"JOB_ID": "99", "NHOSTS": "2"}).requeue == "--requeue-code 99"
+    assert detect({"OMPI_COMM_WORLD_RANK": "0"}).requeue == ""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker.host.network import proof
-from worker.host.network.dialler import START
+from worker.host.network.dialler import START, keep_alive
 from worker.values.fast_dataclass import dataclass
 
 from .. import Diagnosis
@@ -102,16 +102,6 @@ class DialledLine:
         self.writer.write(json.dumps(words).encode("ascii") + b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """Tells how a program has ended, and the end of what it has written to stderr."""
-
-    node: str
-    number: int
-    code: int
-    said: str
-
-
 class Listener:
     """`open` it, wait `until` there are enough `lines`, start programs by `take`, and `close` it.
 
@@ -132,7 +122,8 @@ class Listener:
         self._lines: dict[str, DialledLine] = {}
         self._taken: dict[str, DialledLine] = {}
         """The newest connection of each node that has become a program."""
-        self._ends: dict[tuple[str, int], End] = {}
+        self._ends: dict[tuple[str, int], tuple[int, str]] = {}
+        """How the programs of connections have ended: the code, and the end of what was written to stderr."""
         self._over: Mapping[str, Any] | None = None
         self._changed = asyncio.Event()
 
@@ -178,10 +169,6 @@ class Listener:
         for line in self.lines.values():
             line.tell(**words)
 
-    def _newest(self, node: str) -> DialledLine | None:
-        """A connection of this node that is open; None: it has none."""
-        return next((line for line in (self._lines.get(node), self._taken.get(node)) if line is not None and line.is_open), None)
-
     async def take(self, node: str) -> DialledLine:
         """The next connection of a node, which from now on belongs to the caller, and to a program."""
         await self.until(lambda: node in self.lines)
@@ -189,13 +176,12 @@ class Listener:
         line.writer.write(START)
         return line
 
-    async def end_of(self, line: DialledLine, limit_s: float = END_S) -> End:
-        """Return how the program of a connection has ended that is over; code `UNKNOWN`: the node has not said so in this time."""
+    async def end_of(self, line: DialledLine, limit_s: float = END_S) -> tuple[int, str]:
+        """Return the code and the last words of the program of a connection; `UNKNOWN`: the node has not told of its end in this time."""
         key = line.node, line.number
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.until(lambda: key in self._ends), limit_s)
-        said = f"the connection to {line.node} has ended, and it says nothing more"
-        return self._ends.pop(key, End(line.node, line.number, UNKNOWN, said))
+        return self._ends.pop(key, (UNKNOWN, f"the connection to {line.node} has ended, and it says nothing more"))
 
     async def until(self, is_so: Callable[[], bool], look_s: float = 1.0) -> None:
         """Look whether something is so: now, when a connection or the word of an end has come, and every so many seconds."""
@@ -235,9 +221,9 @@ class Listener:
             return
         if "ended" in found:
             writer.close()
-            end = read_end(found)
-            if end is not None and len(self._ends) < MOST_ENDS:
-                self._ends[end.node, end.number] = end
+            match found:
+                case {"node": str(node), "ended": int(number), "code": int(code), "said": str(said)} if len(self._ends) < MOST_ENDS:
+                    self._ends[node, number] = max(-64, min(code, 255)), said
         elif "signal" in found:
             writer.close()
             self._on_signal()
@@ -266,9 +252,11 @@ class Listener:
             case {"node": str(node), "address": str(address), "number": int(number)} if (
                 NAME.fullmatch(node) and _ADDRESS.fullmatch(address) and type(number) is int
             ):
-                _keep_alive(writer)
+                with contextlib.suppress(OSError, AttributeError):
+                    keep_alive(writer.get_extra_info("socket"))
                 line = DialledLine(node, address, number, found, reader, writer)
-                if refusal := self._judge(found, self._newest(node)):
+                before = (one for one in (self._lines.get(node), self._taken.get(node)) if one is not None and one.is_open)
+                if refusal := self._judge(found, next(before, None)):
                     line.tell(**refusal)
                     writer.close()
                     return
@@ -280,23 +268,6 @@ class Listener:
                     line.tell(**self._over)
             case _:
                 writer.transport.abort()
-
-
-def read_end(found: dict[str, Any]) -> End | None:
-    """The words of a node about the end of a program; None: they are none."""
-    match found:
-        case {"node": str(node), "ended": int(number), "code": int(code), "said": str(said)} if type(number) is type(code) is int:
-            return End(node, number, max(-64, min(code, 255)), said)
-    return None
-
-
-def _keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Let the kernel find out that a node is gone whose connection only waits."""
-    found = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError):
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
-            found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class DialledAgent:
@@ -327,10 +298,9 @@ class DialledAgent:
             code = UNKNOWN
             if self._line is not None and not self._is_killed:
                 self._line.writer.close()
-                end = await self._listener.end_of(self._line)
-                code = end.code
+                code, said = await self._listener.end_of(self._line)
                 with contextlib.suppress(OSError):
-                    os.write(self._stderr, end.said.encode(errors="replace"))
+                    os.write(self._stderr, said.encode(errors="replace"))
             os.close(self._stderr)
             self.returncode = code
         return self.returncode

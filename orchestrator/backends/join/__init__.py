@@ -60,11 +60,11 @@ _MISSING = {
 }
 
 
-def known(env: Mapping[str, str]) -> dict[str, Any]:
-    """The keys of `backend:` that the engine tells."""
+def inside(env: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
+    """See `allocations.use_allocation`."""
     seat, _ = here()
     facts = {"nodes": seat.nodes, "node_index": seat.index, "slots": seat.slots, "job": seat.job.replace("#", "-")}
-    return {key: value for key, value in facts.items() if value not in (None, "")}
+    return {key: value for key, value in facts.items() if value not in (None, "")}, ""
 
 
 def _settings(spec: ClusterSpec) -> JoinSettings:
@@ -250,7 +250,7 @@ def make() -> Backend:
 
 
 def serve(spec: ClusterSpec, home: str) -> int | None:
-    """See `backends.serve`."""
+    """Serve the run of another node, and return its exit code; None: this node takes the run. Raises `OrchError`."""
     from . import guest
 
     settings, (seat, _) = _settings(spec), here()
@@ -264,7 +264,7 @@ def serve(spec: ClusterSpec, home: str) -> int | None:
 
 
 def describe(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
-    """See `backends.describe_place`."""
+    """What is known of this node, in lines, and whether it can join."""
     settings, (seat, _) = _settings(spec), here()
     lines = [f"engine       {seat.engine or 'none is recognised'}"]
     for label, fact, value in (
@@ -284,7 +284,7 @@ def describe(spec: ClusterSpec, home: str) -> tuple[Sequence[str], bool]:
         lines.append(f"meeting      {meet(settings, home, print).words}")
     except UsageError as error:
         problems.append(str(error))
-    if again := joining.requeue_of(seat.engine):
-        lines.append(f"42, again    {again}")
+    if seat.requeue:
+        lines.append(f"42, again    {seat.requeue}")
     lines += ["error    " + problem.replace("\n", "\n         ") for problem in problems]
     return [*lines, *(["         more: orch help join"] if problems else [])], not problems

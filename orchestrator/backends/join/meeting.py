@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from worker.host.network import proof
 from worker.host.network.interfaces import find_addresses
+from worker.values.codec import from_json, to_json
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import OrchError, UsageError
@@ -39,15 +41,12 @@ class Ticket:
 
     def text(self) -> str:
         """Without blanks."""
-        return json.dumps([*self.hosts, self.port, self.secret], separators=(",", ":"))
+        return json.dumps(to_json(self), separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> Ticket:
         """Raises ValueError."""
-        match json.loads(text):
-            case [*hosts, int(port), str(secret)] if all(isinstance(host, str) for host in hosts):
-                return cls(tuple(hosts), port, secret)
-        raise ValueError("no words of a node 0")
+        return from_json(cls, json.loads(text))
 
 
 @functools.lru_cache(maxsize=1)
@@ -118,8 +117,6 @@ class ByFile(Meeting):
 
     def _refuse_another(self) -> None:
         """Raise `OrchError` if another node 0 of this job listens. One that was killed leaves its file."""
-        from worker.host.network import proof
-
         with contextlib.suppress(OSError, ValueError):
             ticket = self.find()
             for host in ticket.hosts:

@@ -50,7 +50,7 @@ def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
     data = tar(_files(run, settings), limit)
     if len(data) > limit:
         raise UsageError(
-            f"{run.spec.workdir} takes {len(data) / 1e6:.1f} MB packed, and the Secrets of a run take {limit / 1e6:g} MB",
+            f"{run.spec.workdir} takes more than the {limit / 1e6:g} MB packed that the Secrets of a run take",
             "put it into the image (backend.code_in_image: true), name data in .gitignore, or run without -d",
             ABOUT,
         )
@@ -98,7 +98,8 @@ def needed_file(spec: ClusterSpec) -> str:
 
 
 def tar(files: Iterable[Packed], most: int) -> bytes:
-    """The files as tar.xz, without times and owners. Raises `UsageError` for far more than `most` bytes, and for a file that is gone."""
+    """The files as tar.xz, without times and owners; of far more than `most` bytes, the first ones. Raises `UsageError` for a file that is
+    gone."""
     archive = io.BytesIO()
     try:
         with tarfile.open(fileobj=archive, mode="w:xz", format=tarfile.PAX_FORMAT) as made:
@@ -107,11 +108,7 @@ def tar(files: Iterable[Packed], most: int) -> bytes:
                 info.size, info.mode = len(file.data), 0o755 if file.is_executable else 0o644
                 made.addfile(info, io.BytesIO(file.data))
                 if archive.tell() > most:
-                    raise UsageError(
-                        f"the working directory is far too large for the pods' files (more than {most / 1e6:.1f} MB packed)",
-                        "put it into the image, and write backend.code_in_image: true",
-                        ABOUT,
-                    )
+                    break
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read, and is to be sent to the pods: {error.strerror}") from None
     return archive.getvalue()

@@ -5,7 +5,6 @@ While this program lives, it holds the lock of a file in the pod's directory, by
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import io
 import os
@@ -43,19 +42,12 @@ def hold(home: str) -> None:
 
 
 def run(argv: list[str], log: str, variable: str) -> int:
-    """The exit code of the controller, 128 + n for signal n. SIGTERM is passed on; what others leave is reaped."""
+    """The exit code of the controller, 128 + n for signal n. SIGTERM is passed on."""
     with open(log, "ab") as messages:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env={**os.environ, variable: "1"})
-
-    def hand_on(*_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, hand_on)
-    while True:
-        pid, status = os.wait()
-        if pid == process.pid:
-            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def main(files: str, home: str, run_dir: str, variable: str) -> NoReturn:

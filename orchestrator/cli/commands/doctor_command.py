@@ -54,10 +54,10 @@ def doctor_command(ctx: click.Context, /, home: Path, import_timeout: float, str
     from ...control.examination import examine  # --help need not load asyncio
 
     spec, document = read_spec(ctx, needs_program=False)
-    if spec.backend.is_everywhere:
-        from ...backends import describe_place
+    if spec.backend.IS_EVERYWHERE:
+        from ...backends import module_of
 
-        lines, is_complete = describe_place(spec, str(home))
+        lines, is_complete = module_of(spec).describe(spec, str(home))
         click.echo(json_text({"lines": lines, "exit_code": int(not is_complete)}) if as_json else "\n".join(lines))
         return int(not is_complete)
     spec = replace(spec, backend=spec.backend.attached())

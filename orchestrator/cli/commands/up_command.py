@@ -46,14 +46,15 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
     spec = read_spec(ctx)[0]
     if detached:
         spec = replace(spec, backend=spec.backend.detached())
-    if spec.backend.is_everywhere and not dry_run:
-        from ...backends import serve
+    if spec.backend.IS_EVERYWHERE and not dry_run:
+        from ...backends import module_of
 
         if detached:
             raise UsageError("--join stays in the foreground, because each node ends with the run's exit code: leave -d out")
         if ctx.obj is not None:
             ctx.obj.withdraw()  # a node that serves another one may not need the imports for hours
-        if (code := serve(spec, str(home))) is not None:
+        code: int | None = module_of(spec).serve(spec, str(home))
+        if code is not None:
             return code
     if spec.checkpoints.resume:
         from ...control import engine_jobs
@@ -75,7 +76,7 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         spec = replace(spec, verify=VerifySettings())
     from ..attached_run import start  # not for a help text: it imports asyncio
 
-    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=None if spec.backend.is_everywhere else ctx.obj)
+    return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=None if spec.backend.IS_EVERYWHERE else ctx.obj)
 
 
 def _is_as_one_process(spec: ClusterSpec, home: Path) -> bool:

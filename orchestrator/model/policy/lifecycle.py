@@ -37,7 +37,7 @@ def policy_of(spec: ClusterSpec) -> Policy:
     is_lent, requeues = bool(spec.backend.INSIDE), spec.backend.requeues
     workers = spec.counts["worker"] if spec.least_workers else 0
     restart = replace(spec.restart, lost_host="retry") if workers else spec.restart
-    everywhere = spec.backend.is_everywhere
+    everywhere = spec.backend.IS_EVERYWHERE
     return Policy(spec.strategy, spec.timeouts, opens_ports, restart, spec.fail_on_nan, is_command, is_lent, requeues, everywhere, workers)
 
 

@@ -47,8 +47,8 @@ class BackendSpec:
 
     INSIDE = ""
     """The variable that an engine sets inside of an allocation. Started there, orch uses the allocation unless the spec says otherwise."""
-    IS_DETECTED = False
-    """Whether the backend fills in keys from the environment (`known` of its module)."""
+    IS_EVERYWHERE = False
+    """Whether the same command runs on each host: an engine tells it there of the others, and sends a signal to all of them."""
     HAS_PRIVATE_NETWORK = False
     """Whether the tasks can have a network that nothing outside reaches."""
 
@@ -69,11 +69,6 @@ class BackendSpec:
     @property
     def requeues(self) -> bool:
         """True if an engine starts the run again that ends because its allocation does."""
-        return False
-
-    @property
-    def is_everywhere(self) -> bool:
-        """True if the same command runs on each host, and a signal that an engine sends comes to all of them."""
         return False
 
     @property
@@ -363,7 +358,7 @@ class JoinSettings(BackendSpec):
     """The nodes on which an engine, or a person, starts the same command: node 0 takes the controller, the others dial in."""
 
     IMPLIED_BY = "join"
-    IS_DETECTED = True
+    IS_EVERYWHERE = True
 
     join: bool = setting(
         False,
@@ -409,10 +404,6 @@ class JoinSettings(BackendSpec):
     )
     job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
     lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
-
-    @property
-    def is_everywhere(self) -> bool:
-        return True
 
     @property
     def mark(self) -> str:

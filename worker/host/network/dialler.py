@@ -92,6 +92,14 @@ class Relay:
         _shut(self._here, socket.SHUT_WR)
 
 
+def keep_alive(line: Any) -> None:
+    """Let the kernel find out that the other end of a connection is gone, if the connection only waits."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def _shut(end: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):
         end.shutdown(how)
@@ -186,10 +194,7 @@ class Dialler:
                 line = socket.create_connection(where, DIAL_S)
                 seal = proof.meet(line, secret)
                 line.sendall(seal.seal(json.dumps({"node": self._node, **message}).encode("ascii") + b"\n"))
-                line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-                    if hasattr(socket, name):
-                        line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                keep_alive(line)
                 line.settimeout(None)
                 self._best = where
                 return line, seal
@@ -263,12 +268,7 @@ class Dialler:
     def _start(self, line: socket.socket, first: Iterable[bytes]) -> None:
         """Start a program whose stdin and stdout are the connection."""
         try:
-            relay = Relay(line, self._seal, list(first))
-            try:
-                self._spawn(relay)
-            except OSError:
-                relay.program.close()
-                raise
+            self._spawn(Relay(line, self._seal, list(first)))
         except OSError as error:  # the node is short of memory, of processes, or of room for files
             line.close()
             self._tell_end(self._number, NOT_STARTED, f"the node cannot start a program: {error}\n")
@@ -278,18 +278,9 @@ class Dialler:
         env = {name: value for name, value in os.environ.items() if name not in (POD, ADDRESS)}
         end = relay.program.fileno()
         dups = [(os.POSIX_SPAWN_DUP2, end, 0), (os.POSIX_SPAWN_DUP2, end, 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
+        signals = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         argv = [sys.executable, "-I", "-c", BOOT]
-        try:
-            pid = os.posix_spawn(
-                *(sys.executable, argv, env),
-                file_actions=dups,
-                setpgroup=0,
-                setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
-                setsigmask=(),
-            )
-        except OSError:
-            said.close()
-            raise
+        pid = os.posix_spawn(sys.executable, argv, env, file_actions=dups, setpgroup=0, setsigdef=signals, setsigmask=())
         self._programs[pid] = self._number, said, relay
         relay.begin()
 
@@ -304,7 +295,10 @@ class Dialler:
             if pid in self._programs:
                 number, said, relay = self._programs.pop(pid)
                 relay.end()
-                self._tell_end(number, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), read_end(said))
+                with said:
+                    said.seek(max(0, said.seek(0, os.SEEK_END) - SAID_BYTES))
+                    text = said.read().decode(errors="replace")
+                self._tell_end(number, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), text)
                 self._limit = max(self._limit, time.monotonic() + self._after_s)
 
     def _tell_end(self, number: int, code: int, text: str) -> None:
@@ -319,13 +313,6 @@ class Dialler:
                 called[0].close()
                 return
             time.sleep(FIRST_PAUSE_S)
-
-
-def read_end(said: IO[bytes]) -> str:
-    with said:
-        size = said.seek(0, os.SEEK_END)
-        said.seek(max(0, size - SAID_BYTES))
-        return said.read().decode(errors="replace")
 
 
 def main(host: str, port: str, token_file: str, before_s: str, after_s: str) -> None:
