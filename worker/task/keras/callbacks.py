@@ -21,7 +21,7 @@ from typing import Any
 from ...protocol import task_files
 from .. import patches
 from ..input import input_counter
-from ..observe import step_times
+from ..observe import reports, step_times
 from ..observe.time_left import FitProgress
 from ..patches.features import FIT, REPORTS, REPORTS_2
 from ..patches.import_hooks import print_once
@@ -226,16 +226,8 @@ class Agreement:
             _sum_over_workers(self.model.distribute_strategy, 1)
 
 
-def _note(said: dict[str, Any]) -> None:
-    from ..observe import reports
-
-    reports.note(task_files.PROGRESS, said)
-
-
 def _report_values(logs: Any, epoch: int, step: int, took: float) -> None:
     """Report the values that `fit` shows, with the epoch and its step. `took`: the seconds that the steps of this epoch have taken."""
-    from ..observe import reports
-
     progress: dict[str, float] = {"epoch": epoch}
     if step:
         progress |= {"step": step, "steps_per_s": round(step / max(took, 1e-6), 2)}
@@ -280,11 +272,11 @@ def _progress(base: Any) -> Any:
             now = time.monotonic()
             self._report(logs, self._until or now)
             self._progress.end_epoch(self._step, (self._until or now) - self._since, now - self._since)
-            _note(self._progress.tell(self.params, epoch + 2, 0, 0.0))
+            reports.note(task_files.PROGRESS, self._progress.tell(self.params, epoch + 2, 0, 0.0))
 
         def _report(self, logs: Any, until: float) -> None:
             self._reported, took = time.monotonic(), until - self._since
-            _note(self._progress.tell(self.params, self._epoch, self._step, took))
+            reports.note(task_files.PROGRESS, self._progress.tell(self.params, self._epoch, self._step, took))
             _report_values(logs, self._epoch, self._step, took)
 
     # Keras 2 warns of slow callbacks if a class has another name than those of Keras's own callbacks (`CallbackList._check_timing`).
