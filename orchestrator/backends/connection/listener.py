@@ -185,9 +185,10 @@ class Listener:
 
     async def until(self, is_so: Callable[[], bool], look_s: float = 1.0) -> None:
         """Look whether something is so: now, when a connection or the word of an end has come, and every so many seconds."""
-        while not is_so():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), look_s)
+        while not is_so():  # without `asyncio.wait_for`, which may lose a cancellation before Python 3.12
+            timer = asyncio.get_running_loop().call_later(look_s, self._tell)
+            await self._changed.wait()
+            timer.cancel()
 
     def _tell(self) -> None:
         """Wake all that wait; each of them looks again."""
