@@ -49,8 +49,7 @@ class Problem:
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
-        hint = f"; {self.hint}" if text.endswith(")") else f" ({self.hint})"
-        return text + hint if self.hint else text
+        return f"{text}\nfix: {self.hint}" if self.hint else text
 
 
 class SpecError(UsageError):

@@ -83,7 +83,8 @@ def test_it_is_checked_with_its_place(run: Any, tmp_path: Path) -> None:
     (tmp_path / "orch.yaml").write_text("script: train.py\ncollectives:\n  stubbornness: 0\n  stubborness: 3\n")
     assert run("plan", code=2).splitlines() == [
         "error: orch.yaml:3: collectives.stubbornness: must be at least 1, not 0",
-        "       orch.yaml:4: collectives: unknown key 'stubborness' (did you mean 'stubbornness'?)",
+        "       orch.yaml:4: collectives: unknown key 'stubborness'",
+        "       fix: did you mean 'stubbornness'?",
     ]
 
 

@@ -121,7 +121,7 @@ def test_a_missing_script_is_raised_before_anything_starts(tmp_path: Path) -> No
 def test_mistakes_are_all_named_by_their_keywords() -> None:
     with pytest.raises(SpecError) as raised:
         orchestrator.launch("a.py", workers=0, start_timeout=-1, timeouts={"hang_s": "soon"}, stragety="none", restart=object())
-    assert str(raised.value) == "launch(restart=…): holds a value of type object (give texts, numbers, lists and mappings)"
+    assert str(raised.value) == "launch(restart=…): holds a value of type object\nfix: give texts, numbers, lists and mappings"
     with pytest.raises(SpecError) as raised:
         orchestrator.launch("a.py", workers=0, start_timeout=-1, timeouts={"hang_s": "soon"}, stragety="none")
     wrong = ("stragety", "timeouts", "start_timeout", "workers")
@@ -139,10 +139,10 @@ NOT_HERE = "belongs to backend slurm or join, and this run is local"
     [
         ("a.py", {"chief": "yes"}, "launch(chief=…): must be a whole number, not 'yes'"),
         (5, {}, "launch: must be a text, not a value of type int"),
-        ("a.py", {"nodes": 3}, f'launch(nodes=…): backend.nodes {NOT_HERE} (write backend="slurm")'),
+        ("a.py", {"nodes": 3}, f'launch(nodes=…): backend.nodes {NOT_HERE}\nfix: write backend="slurm"'),
         (None, {"script": 5}, "launch(script=…): must be a text, not a value of type int"),
         (None, {"command": ["a"]}, "launch(command=…): must be a text, not a value of type list"),
-        ("a.py", {"env": {"A": None}}, "launch(env=…): A has no value (give a text)"),
+        ("a.py", {"env": {"A": None}}, "launch(env=…): A has no value\nfix: give a text"),
     ],
 )
 def test_a_value_of_another_type_is_a_mistake_of_the_spec(program: Any, keywords: dict[str, Any], said: str) -> None:

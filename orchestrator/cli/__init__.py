@@ -128,13 +128,13 @@ class Commands(click.Group):
                 ctx.meta[WORD] = name
                 return super().resolve_command(ctx, [*meant.split(), *args[1:]])
             if hint := answers("no command").get(name):
-                raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
+                raise click.UsageError(f"there is no command {name!r}\nfix: {hint}", ctx)
             from ..model.settings.findings import nearest
 
             if name in importlib.import_module(".explanations", __name__).pages():
-                raise click.UsageError(f"there is no command {name!r}: orch help {name} tells about it", ctx)
+                raise click.UsageError(f"there is no command {name!r}\nfix: orch help {name} tells about it", ctx)
             near = nearest(name, COMMANDS, cutoff=0.75) or nearest(name, answers("command"), cutoff=0.9)
-            hint = f"; did you mean {near!r}?" if near else f"; a script is started with: orch up {name}" if name.endswith(".py") else ""
+            hint = f"\nfix: did you mean {near!r}?" if near else f"\nfix: orch up {name}" if name.endswith(".py") else ""
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -182,7 +182,7 @@ def main(args: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except OrchError as error:
-        click.echo(_complaint(error), err=True)
+        click.echo(_complaint(str(error) or type(error).__name__), err=True)
         code = error.exit_code
     except OSError as error:  # such as a full disk under standard output
         what = str(error.filename or ("the working directory was removed" if _is_here_removed() else "standard output cannot be written"))
@@ -197,13 +197,14 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """Print a mistake as Click does, with the word `error` that all messages have."""
+    """Print a mistake with the word `error` that all messages have, and where the help of the command is."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # it prints the help itself
         error.show()
         return
-    if isinstance(error, click.UsageError) and (ctx := error.ctx) is not None:
-        click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True, color=ctx.color)
-    click.echo(f"error: {_words(error)}", err=True)
+    words = _words(error)
+    if isinstance(error, click.UsageError) and error.ctx is not None and "--help" not in words:
+        words += f"\nmore: {error.ctx.command_path} --help"
+    click.echo(_complaint(words), err=True)
 
 
 def _words(error: click.ClickException) -> str:
@@ -256,8 +257,8 @@ def _open_missing_streams() -> None:
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
-def _complaint(error: OrchError) -> str:
+def _complaint(words: str) -> str:
     from ..record.text.lines import clean  # an error may have the words of a host or a task
 
-    lines = clean(str(error)).splitlines() or [type(error).__name__]
+    lines = clean(words).splitlines()
     return "error: " + "\n       ".join(lines)

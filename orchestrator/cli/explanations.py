@@ -207,7 +207,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
         if uses := uses_of_keras(word):
             click.echo(_filled("\n\n".join(uses)))
             return 0
-        raise click.UsageError(f"no use of Keras with the word {word!r} was compared; docs/keras-cases.csv has all", ctx.find_root())
+        raise click.UsageError(f"no use of Keras with the word {word!r} was compared\nfix: docs/keras-cases.csv has all", ctx.find_root())
     typed = name
     root, topics = ctx.find_root(), {topic.replace("_", "-"): text for topic, text in explanations().items()}
     name = re.sub("[ _]+", "-", name.strip().lower()).removeprefix("exit-code-")
@@ -229,7 +229,7 @@ def help_command(ctx: click.Context, /, name: str) -> int:
         known = [*topics, *glossary]
         near = nearest(name, [*root.command.list_commands(ctx), *known] if isinstance(root.command, click.Group) else known, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"
-        raise click.UsageError(f"there is no command or topic {typed!r}; {hint}", root)
+        raise click.UsageError(f"there is no command or topic {typed!r}\nfix: {hint}", root)
     return 0
 
 

@@ -135,26 +135,24 @@ class ScriptCommand(click.Command):
             if error.option_name in PLACES and error.option_name not in answers("no option") and not of_command:
                 words = [word for each in args for word in (("--backend", PLACES[each]) if each == error.option_name else (each,))]
                 line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
-                raise click.UsageError(f"there is no option {error.option_name}: {line}", ctx) from None
+                raise click.UsageError(f"there is no option {error.option_name}\nfix: {line}", ctx) from None
             for option, word in itertools.pairwise(args):  # as in docker
                 meant = {"-p": "--publish", "-v": "--mount"}.get(option, "")
                 if meant and re.fullmatch(r"[\d.:]*\d+:\d+|\S*:\S*/\S*", word):
-                    raise click.UsageError(f"there is no option {option}: {answers('no option')[meant]}", ctx) from None
-            option = error.option_name.replace("_", "-")
-            is_answered = of_command or option in answers("no option") or "did you mean" in message or "is an option of" in message
-            line = "" if is_answered else self._line(ctx, args, own)
-            raise click.UsageError(f"{message}\nAn option of the script itself goes after --: {line}" if line else message, ctx) from None
+                    raise click.UsageError(f"there is no option {option}\nfix: {answers('no option')[meant]}", ctx) from None
+            line = "" if "\nfix: " in message else self._line(ctx, args, own)
+            raise click.UsageError(message + (f"\nfix: {line}    # an option of the script goes after --" if line else ""), ctx) from None
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
                 raise
             if flag := self._flag_before(args, error.message):
                 raise click.UsageError(flag, ctx) from None
-            rule = "the script's own arguments go after --: "
+            rule = "the script's own arguments go after --"
             if not (line := self._line(ctx, args, own)):
-                raise click.UsageError(f"{error.message.rstrip('.')}; {rule.rstrip(': ')}", ctx) from None
+                raise click.UsageError(f"{error.message.rstrip('.')}\nfix: {rule}", ctx) from None
             if self._interpreter(ctx, args) is not None:
-                rule = "orch starts the script with Python by itself: "
-            raise click.UsageError(f"{error.message.rstrip('.')}; {rule}{line}", ctx) from None
+                rule = "orch starts the script with Python"
+            raise click.UsageError(f"{error.message.rstrip('.')}\nfix: {line}    # {rule}", ctx) from None
 
     def _check_resume(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> None:
         """Refuse a --resume that names no run: the next option, or the script, would be its value. Raises Click's usage error."""
@@ -164,14 +162,14 @@ class ScriptCommand(click.Command):
             return
         words = [*args[: place + 1], "latest", *args[place + 1 :]]
         line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
-        raise click.UsageError(f"--resume needs the run that is continued: {line}; orch ps --all lists the runs", ctx)
+        raise click.UsageError(f"--resume needs the run that is continued\nfix: {line}    # orch ps --all lists the runs", ctx)
 
     @staticmethod
     def _flag_before(args: Sequence[str], message: str) -> str:
         """Return what to say if the word too much follows an option to which other programs give a value; empty: it does not."""
         for option, word in itertools.pairwise(args):
             if (why := answers("no value").get(option)) and f"({word}" in message:
-                return f"{option} takes no value: {why}; {word} is too much, and the script's own arguments go after --"
+                return f"{option} takes no value, and {word} is too much\nfix: {why}; the script's own arguments go after --"
         return ""
 
     def _line(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> str:
@@ -221,14 +219,15 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
     for one in OPTIONS:
         if option in (one.name, f"--no-{one.name[2:]}") and one.name in SETTINGS_ALONE:
             value = one.says[option == one.name] if one.says else one.metavar
-            return f"there is no option {option}: write --set {one.path}={value}"
+            return f"there is no option {option}\nfix: --set {one.path}={value}"
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
     right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
     if not (hint := answers("no option of a command").get(f"{ctx.command.name} {option}")) and option in _options_of_up(ctx):
-        return f"there is no option {option}: {option} is an option of orch up"
+        return f"there is no option {option}\nfix: {option} is an option of orch up"
     of_any = answers("no option") | answers("no option of orch") if isinstance(ctx.command, ScriptCommand) else {}
     hint = hint or of_any.get(option)
-    return f"there is no option {option}: {hint or (f'did you mean {right}?' if right else f'{ctx.command_path} --help lists the options')}"
+    hint = hint or (f"did you mean {right}?" if right else "")
+    return f"there is no option {option}" + (f"\nfix: {hint}" if hint else "")
 
 
 def _options_of_up(ctx: click.Context) -> set[str]:

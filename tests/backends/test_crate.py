@@ -91,7 +91,7 @@ def test_an_elastic_cluster_does_without_a_host_on_which_a_task_fails_again_and_
 
 def test_the_slots_of_a_place_are_counted_before_anything_starts(yard: Path) -> None:
     done = orch(yard, "up", "-n", "4", check=2)
-    assert "4 tasks do not fit into 3 slots (red:2, blue:1); name more slots, or fewer tasks" in done.stderr
+    assert "4 tasks do not fit into 3 slots (red:2, blue:1)\n       fix: name more slots, or fewer tasks" in done.stderr
     assert not list(yard.glob(".orch/runs/*"))
 
 
@@ -99,9 +99,9 @@ def test_what_is_wrong_there_is_said_in_the_places_own_words(yard: Path) -> None
     (yard / "crates.txt").write_text("red 2\nshut 1\n")
     assert "host shut cannot be reached: the crate shut is shut\n       fix: open it\n" in orch(yard, "up", check=125).stderr
     (yard / "crates.txt").unlink()
-    assert "backend.crates: there is no file 'crates.txt' (name one with a crate a line)" in orch(yard, "up", check=2).stderr
+    assert "backend.crates: there is no file 'crates.txt'\n       fix: name one with a crate a line" in orch(yard, "up", check=2).stderr
     (yard / "orch.yaml").write_text(SPEC.replace("crates:", "crate:"))
-    assert "unknown key 'crate' (did you mean 'crates'?)" in orch(yard, "up", check=2).stderr
+    assert "unknown key 'crate'\n       fix: did you mean 'crates'?" in orch(yard, "up", check=2).stderr
 
 
 # --- an engine that lends the hosts -------------------------------------------------------------

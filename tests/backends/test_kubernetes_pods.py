@@ -239,7 +239,7 @@ def test_pods_have_an_end_in_any_case(more: str, seconds: int) -> None:
         ("volumes: {data: my-claim}", "the name 'data' must be an absolute path"),
         ("volumes: {/data: My_Claim}", "must be made of a-z"),
         ("volumes: {/data: {a: 1, b: 2}}", "must be the name of a claim, or one source of a volume"),
-        ("tolerations: [{key: a}]", "unknown key 'tolerations' (write it as pod_template: {spec: {tolerations: ...}})"),
+        ("tolerations: [{key: a}]", "unknown key 'tolerations'\nfix: write it as pod_template: {spec: {tolerations: ...}}"),
         ("pod_template: [a]", "must be a mapping, not a list"),
         ("image_pull_policy: always", "did you mean 'Always'?"),
         ("secrets: [A]", "must be made of a-z"),

@@ -76,7 +76,9 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert max(map(len, topics.splitlines())) < 80
     for topic in explanations():
         assert orch.in_process("help", topic, check=0).out
-    complaint(orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'; did you mean 'out-of-memory'?")
+    complaint(
+        orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'\n       fix: did you mean 'out-of-memory'?"
+    )
     assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out
     resume = orch.in_process("help", "resume", check=0).out
     assert resume.startswith("Resume training exactly\n\n")
@@ -109,14 +111,14 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", "nan", check=0).out == orch.in_process("help", "a-loss-that-is-nan", check=0).out
     assert {"Out of memory", "Out of GPU memory"} <= {*orch.in_process("help", "oom", check=0).out.splitlines()}
     assert all(orch.in_process("help", page, check=0).out.count("\n") > 3 for page in pages())
-    complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'; orch help topics lists the topics")
+    complaint(orch.in_process("help", "why"), 2, "there is no command or topic 'why'\n       fix: orch help topics lists the topics")
     assert orch.in_process("version", check=0).out == orch.in_process("--version", check=0).out
 
 
 @pytest.mark.parametrize(("gpus", "words"), [(0, "no GPU"), (1, "1 GPU"), (8, "8 GPUs")])
 def test_auto_tells_what_this_machine_has(orch: Orch, monkeypatch: pytest.MonkeyPatch, gpus: int, words: str) -> None:
     monkeypatch.setattr(machine_survey, "nvidia", lambda: {"gpus": [{}] * gpus})
-    told = f"(write the number: this machine has {count_of(count_cores(), 'core')} and {words})"
+    told = f"fix: write the number: this machine has {count_of(count_cores(), 'core')} and {words}"
     assert complaint(orch.in_process("up", "hello.py", "-n", "auto"), 2).rstrip().endswith(told)
 
 

@@ -100,8 +100,8 @@ def test_a_setting_without_an_option_in_the_help_has_its_key_and_its_variable(or
     known = {option.name: option for option in OPTIONS}
     assert {*known, "--timestamps"} >= SETTINGS_ALONE | IN_ONE_LINE
     refused = orch.in_process("up", "x.py", "--no-xla", check=2).err
-    assert f"there is no option --no-xla: write --set {known['--xla'].path}=false" in refused
-    assert "write --set ports=A-B" in orch.in_process("plan", "x.py", "--ports=5", check=2).err
+    assert f"there is no option --no-xla\n       fix: --set {known['--xla'].path}=false" in refused
+    assert "fix: --set ports=A-B" in orch.in_process("plan", "x.py", "--ports=5", check=2).err
     for name in sorted(SETTINGS_ALONE):
         assert known[name].variable in orch.in_process("help", known[name].path, check=0).out
 

@@ -586,7 +586,7 @@ def test_logs_since_a_time_go_back_over_the_attempts(orch: Orch, script: Script,
         assert since("1d", "--until", moments[1].isoformat(), *more)[-1] == "late 1"
     assert "--until ends before the newest lines" in orch("logs", "--until", "10m", "--tail", "3", check=2).err
     assert orch("logs", "--attempt", "2", "--no-prefix", check=0).out == "early 2\nlate 2\n"
-    assert "--since: 'yesterday' is not a time (write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
+    assert "--since: 'yesterday' is not a time\n       fix: write 90s, 10m" in orch("logs", "--since", "yesterday", check=2).err
     stamped = orch("logs", "-t", "--attempt", "2", check=0).out.splitlines()
     times = [datetime.combine(moments[2], datetime_time.fromisoformat(line.split()[0])) for line in stamped]
     assert [line.split(" ", 1)[1] for line in stamped] == ["worker-0 | early 2", "worker-0 | late 2"]

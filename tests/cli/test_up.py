@@ -233,11 +233,14 @@ def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> 
     def refused(*words: str, **env: str) -> str:
         return orch("up", "show.py", *words, env=env, check=2).err
 
-    local = "and this run is local (add --backend slurm"
+    local = "and this run is local\n       fix: add --backend slurm"
     said = refused("--nodes", "3", "--time", "1:00:00")
-    assert f"error: --nodes: belongs to backend slurm or join, {local} or join)\n" in said
-    assert f" --time: belongs to backend slurm, {local}, or --timeout, which limits every run)\n" in said
-    assert refused("--image", "x") == "error: --image: belongs to backend kubernetes, and this run is local (add --backend kubernetes)\n"
+    assert f"error: --nodes: belongs to backend slurm or join, {local} or join\n" in said
+    assert f" --time: belongs to backend slurm, {local}, or --timeout, which limits every run\n" in said
+    assert (
+        refused("--image", "x")
+        == "error: --image: belongs to backend kubernetes, and this run is local\n       fix: add --backend kubernetes\n"
+    )
     assert "--set: backend.namespace and backend.context belong to backend kubernetes, and this" in refused(
         "--set", "backend.namespace=x", "--set", "backend.context=lab"
     )
@@ -248,8 +251,11 @@ def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> 
     assert "backend.partition belongs" in refused("--set", "backend.partition=gpu", "--set", "backend.type=local")
     (tmp_path / "orch.yaml").write_text("backend:\n  nodes: 3\n  time: '2:00:00'\n  setup: [hostname]\n")
     said = refused()
-    assert "backend.nodes belongs to backend slurm or join, and this run is local (write backend: {type: slurm, nodes: ...}" in said
-    assert "backend.time belongs to backend slurm, and this run is local (write backend: {type: slurm, time: ...}" in said
+    assert (
+        "backend.nodes belongs to backend slurm or join, and this run is local\n       fix: write backend: {type: slurm, nodes: ...}"
+        in said
+    )
+    assert "backend.time belongs to backend slurm, and this run is local\n       fix: write backend: {type: slurm, time: ...}" in said
     assert "orch.yaml:4: backend.setup belongs to backend ssh or slurm, and this run is local" in said
     assert not (tmp_path / ".orch").exists(), "nothing was started"
     for words in (["--backend", "local"], ["--set", "backend.type=local"], ["--set", "backend=local"], ["-n", "1", "--backend", "slurm"]):
@@ -561,4 +567,6 @@ def test_settings_from_stdin_and_with_tabs(orch: Orch, tmp_path: Path) -> None:
     done = subprocess.run(command, input=given, cwd=tmp_path, capture_output=True, timeout=100, check=True)
     assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["worker-0", "worker-1", "worker-2"]
     (tmp_path / "tab.yaml").write_text("script: show.py\ntasks:\n\tworker: 2\n")
-    assert orch("plan", "-f", "tab.yaml", check=2).err == "error: tab.yaml:3: a tab stands before the text (YAML indents with spaces)\n"
+    assert (
+        orch("plan", "-f", "tab.yaml", check=2).err == "error: tab.yaml:3: a tab stands before the text\n       fix: indent with spaces\n"
+    )

@@ -104,7 +104,7 @@ def test_a_command_that_hangs_is_told_of(orch: Orch, script: Script) -> None:
     [
         ("sh -c 'x", "notify: is no command: No closing quotation"),
         (" ", "notify: names no command"),
-        ("jq . > told.json", "notify: no shell reads '>' (write sh -c 'COMMAND', or a file"),
+        ("jq . > told.json", "notify: no shell reads '>'\n       fix: write sh -c 'COMMAND', or a file"),
         ("cd told; ./tell.sh", "notify: no shell reads 'told;'"),
     ],
 )

@@ -92,9 +92,9 @@ MARKED = """
 
 
 WRONG = {
-    "orch(wrokers=2)": "@pytest.mark.orch(wrokers=…): unknown keyword 'wrokers' (did you mean 'workers'?)",
+    "orch(wrokers=2)": "@pytest.mark.orch(wrokers=…): unknown keyword 'wrokers'\nfix: did you mean 'workers'?",
     "orch(workers=[1, 0])": "@pytest.mark.orch(workers=…): must be at least 1, not 0",
-    "orch(workers=1, devices={'cpu': 2})": "unknown key 'cpu' (did you mean 'cpus'?)",
+    "orch(workers=1, devices={'cpu': 2})": "unknown key 'cpu'\nfix: did you mean 'cpus'?",
     "orch(workers=1, timeout='5 parsecs')": "@pytest.mark.orch(timeout=…): must be a time (90, 90s, 10m or 2h30m), not '5 parsecs'",
     "orch(workers=2, hosts='a:2')": "the tasks of a test run on this machine: leave hosts= and backend= out",
     "orch(strategy='parameter_server', workers=1)": "strategy parameter_server needs at least 1 ps task",
@@ -524,7 +524,7 @@ MISTAKES = {
     "no_task": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nowhere": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nothing_awaited": "wait_for needs report= or log=",
-    "typo": "unknown keyword 'wrokers' (did you mean 'workers'?)",
+    "typo": "unknown keyword 'wrokers'\nfix: did you mean 'workers'?",
     "nothing": "must be at least 1, not 0",
     "barrier": "barrier() is for functions that a cluster runs in its tasks",
 }

@@ -22,7 +22,7 @@ def _one_program(draft: Draft) -> Iterator[Complaint]:
         yield "", "there is nothing to run", f"give one of {listed(PROGRAM_KINDS[:3], 'or')}, such as script: train.py"
     elif len(kinds) > 1:
         first = draft.place(kinds[0])
-        yield kinds[1], f"{listed(kinds)} are given; only one can run", f"{kinds[0]} is at {first}" if first else ""
+        yield kinds[1], f"{listed(kinds)} are given; only one can run", f"keep one of them; {kinds[0]} is at {first}" if first else ""
 
 
 def _backend_is_whole(draft: Draft) -> Iterator[Complaint]:

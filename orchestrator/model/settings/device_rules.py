@@ -42,7 +42,7 @@ def complaints(draft: Draft) -> Iterator[Complaint]:
         for index, override in own.get("overrides", {}).items():
             path = f"tasks.{kind}.overrides.{index}"
             if int(index) >= count:
-                found[(path, f"{path}: there is no {kind}-{index}", f"the last is {kind}-{count - 1}")] = None
+                found[(path, f"{path}: there is no {kind}-{index}", f"name one up to {kind}-{count - 1}")] = None
             else:
                 found |= dict.fromkeys(_of((*base, (path, override)), draft))
     yield from found
@@ -69,7 +69,7 @@ def _memory_settings(layers: Layers) -> Iterator[Complaint]:
     words = [("memory_growth", growth)] if growth and growth[1] else []
     words += [(key, found) for key in ("memory_limit_mb", "logical_gpus") if (found := _find(layers, "devices", key))]
     for (first, there), (second, here) in itertools.pairwise(words):
-        hint = f"{there[0]} is given too; TensorFlow allows one of them"
+        hint = f"keep one of the two; {there[0]} is the other"
         yield here[0], f"{here[0]}: {first} and {second} cannot both hold on one GPU", hint
 
 

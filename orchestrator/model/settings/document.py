@@ -72,7 +72,7 @@ def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
             raise refusal(f"{source}:{mark.line + 1}" if lines else source, _TOO_DEEP) from None
         at_mark = "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column :]
         if "cannot start any token" in str(error.problem) and at_mark.startswith("\t"):
-            raise refusal(f"{source}:{mark.line + 1}", "a tab stands before the text", "YAML indents with spaces") from None
+            raise refusal(f"{source}:{mark.line + 1}", "a tab stands before the text", "indent with spaces") from None
         where = f"column {mark.column + 1}" + (f", {error.context}" if error.context else "")
         raise refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})") from None
     except yaml.YAMLError as error:
@@ -128,7 +128,7 @@ class _Reader:
                 raise refusal(at, "a key must be a text, not a mapping, a list or an alias")
             key = self._node(name, depth).text
             if key in entries:
-                raise refusal(at, f"the key {key!r:.80} is given twice", f"first at {entries[key].place}")
+                raise refusal(at, f"the key {key!r:.80} is given twice", f"keep one of the two; the first is at {entries[key].place}")
             entries[key] = self._node(next(self._events), depth, at)
         return Node(entries, place)
 

@@ -331,7 +331,7 @@ class Struct(Kind):
             value = self.keys[self.shorthand].kind.check(node, path, findings)
             return None if value is None else {self.shorthand: value}
         if not isinstance(node.value, dict):
-            hint = f"its keys: {listed(self.keys)}"
+            hint = f"write a mapping with some of these keys: {listed(self.keys)}"
             if "worker" in self.keys:
                 hint = f"write {{worker: {node.text if isinstance(node.value, int) else 2}}}"
             findings.add(path, Problem(node.place, f"must be a mapping, not {shown(node)}", hint))
@@ -359,7 +359,7 @@ class Struct(Kind):
             near = "" if findings.full else nearest(key, offered) or (longer[0] if len(longer) == 1 else nearest(key, self.keys))
             right = self.shorthand if is_meant else near
             here = listed(offered) if len(offered) <= _MOST_KEYS else f"{few([*offered], _MOST_KEYS)}; orch help reference names all"
-            hint = f"did you mean '{right}'?" if right else f"the keys here: {here}"
+            hint = f"did you mean '{right}'?" if right else f"write one of these keys: {here}"
             findings.spoiled.add(right)
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
 

@@ -51,11 +51,11 @@ def test_a_command_is_a_text_for_the_shell_or_a_list(written: Any, run: tuple[st
     ("written", "complaint"),
     [
         ("", "prepare: must not be empty"),
-        ([], "prepare: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
-        ({"run": []}, "prepare.run: must begin with a program (write [./fetch.sh, data], or a text for the shell)"),
-        ({"hosts": "first"}, "prepare: hosts without a command (write prepare: {run: ./fetch.sh})"),
-        ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known (write all or first)"),
-        ({"run": "x", "host": "first"}, "prepare: unknown key 'host' (did you mean 'hosts'?)"),
+        ([], "prepare: must begin with a program\nfix: write [./fetch.sh, data], or a text for the shell"),
+        ({"run": []}, "prepare.run: must begin with a program\nfix: write [./fetch.sh, data], or a text for the shell"),
+        ({"hosts": "first"}, "prepare: hosts without a command\nfix: write prepare: {run: ./fetch.sh}"),
+        ({"run": "x", "hosts": "one"}, "prepare.hosts: 'one' is not known\nfix: write all or first"),
+        ({"run": "x", "host": "first"}, "prepare: unknown key 'host'\nfix: did you mean 'hosts'?"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(written: Any, complaint: str) -> None:

@@ -32,7 +32,9 @@ def ssh_of(spec: ClusterSpec) -> SshSettings:
 
 
 A2, B = HostSpec("hostA", 2), HostSpec("hostB")
-NO_HOST = "is not the name of a host (write hostA:2, or [fd00::7]:2; with other settings hostA: {slots: 2}, in a hostfile hostA slots=2)"
+NO_HOST = (
+    "is not the name of a host\nfix: write hostA:2, or [fd00::7]:2; with other settings hostA: {slots: 2}, in a hostfile hostA slots=2"
+)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +85,8 @@ def test_a_hostfile_in_both_notations(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("\n# nothing\n", "hosts: backend.hosts: names no host (write hostA:2,hostB:2)"),
-        ("hostA\nhostB slts=4", "hosts:2: backend.hosts.hostB: unknown key 'slts' (did you mean 'slots'?)"),
+        ("\n# nothing\n", "hosts: backend.hosts: names no host\nfix: write hostA:2,hostB:2"),
+        ("hostA\nhostB slts=4", "hosts:2: backend.hosts.hostB: unknown key 'slts'\nfix: did you mean 'slots'?"),
         (
             "hostA user=-l\nhostB port=0",
             "hosts:1: backend.hosts.hostA.user: must be the name of a user\nhosts:2: backend.hosts.hostB.port: must be at least 1, not 0",
@@ -120,5 +122,5 @@ def test_tasks_go_to_slots(hosts: str, tasks: dict[str, int] | None, expected: d
 
 def test_too_few_slots_are_counted() -> None:
     spec = spec_of({"hosts": "a:2,b"}, tasks={"worker": 4})
-    with pytest.raises(SpecError, match=r"4 tasks do not fit into 3 slots \(a:2, b:1\); name more slots, or fewer tasks"):
+    with pytest.raises(SpecError, match=r"4 tasks do not fit into 3 slots \(a:2, b:1\)\nfix: name more slots, or fewer tasks"):
         plan.place(spec, spec.backend.named_slots)

@@ -229,12 +229,12 @@ def test_what_is_refused(case: golden.Case) -> None:
 def test_a_key_that_is_like_none_is_answered_with_the_first_of_them() -> None:
     known = few([*keys_of_all().keys], 25)
     (problem,) = problems_of("script: a\nbackend: {workdir: ship}")
-    assert problem == f"orch.yaml:2: backend: unknown key 'workdir' (the keys here: {known}; orch help reference names all)"
+    assert problem == f"orch.yaml:2: backend: unknown key 'workdir'\nfix: write one of these keys: {known}; orch help reference names all"
 
 
 def test_an_empty_key_is_not_taken_for_a_setting_without_an_option() -> None:
     (problem,) = problems_of("script: a\n'': 4")
-    assert problem.startswith("orch.yaml:2: unknown key '' (the keys here: name, ")
+    assert problem.startswith("orch.yaml:2: unknown key ''\nfix: write one of these keys: name, ")
 
 
 def test_flags_are_laid_over_the_file_and_named_in_errors() -> None:
@@ -251,7 +251,7 @@ def test_flags_are_laid_over_the_file_and_named_in_errors() -> None:
         parse(document, workdir="/")
     assert [str(problem) for problem in caught.value.problems] == [
         "--workers: must be at least 1, not 0",
-        "ORCH_SET: unknown key 'strategey' (did you mean 'strategy'?)",
+        "ORCH_SET: unknown key 'strategey'\nfix: did you mean 'strategy'?",
     ]
 
 

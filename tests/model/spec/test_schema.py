@@ -94,7 +94,7 @@ def test_accepted(kind: Kind, written: str, value: Any) -> None:
         (Integer(0, 9), "9999999999999999999", "must be at most 9, not 9999999999999999999"),
         (Integer(0, 9), "9" * 5000, f"must be a whole number, not '{'9' * 57}...'"),
         (Integer(0, 9), "4.0", "must be a whole number, not 4.0"),
-        (Integer(0, 9), "'4'", "must be a whole number, not '4' (write it without quotes)"),
+        (Integer(0, 9), "'4'", "must be a whole number, not '4'\nfix: write it without quotes"),
         (Integer(0, 9), "true", "must be a whole number, not true"),
         (Integer(0, 9), "٣", "must be a whole number, not '٣'"),
         (Integer(0, 9), "", "must be a whole number, not nothing"),
@@ -110,16 +110,16 @@ def test_accepted(kind: Kind, written: str, value: Any) -> None:
         (Duration(None, 9), "m", "must be a time, not 'm'"),
         (Duration(None, 9), "5m3h", "must be a time, not '5m3h'"),
         (Duration(None, 9), "false", "must be a time, not false"),
-        (Flag(), "yes", "must be true or false, not 'yes' (write true)"),
-        (Flag(), "0", "must be true or false, not 0 (write false)"),
+        (Flag(), "yes", "must be true or false, not 'yes'\nfix: write true"),
+        (Flag(), "0", "must be true or false, not 0\nfix: write false"),
         (Flag(), "perhaps", "must be true or false, not 'perhaps'"),
-        (OneOf(("mirrored", "none")), "tpu", "'tpu' is not known (write mirrored or none)"),
-        (OneOf(("mirrored", "none")), "4", "4 is not known (write mirrored or none)"),
-        (OneOf(("mirrored", "none")), "[none]", "a list is not known (write mirrored or none)"),
-        (Listing(ANY_TEXT), "{a: 1}", "must be a list, not a mapping (write [a, b])"),
-        (OUTER, "[4]", "must be a mapping, not a list (its keys: inner, args and on)"),
-        (INNER, "{x: 4}", "unknown key 'x' (the keys here: count and env)"),
-        (OUTER, "{outer: 4}", "unknown key 'outer' (it belongs elsewhere)"),
+        (OneOf(("mirrored", "none")), "tpu", "'tpu' is not known\nfix: write mirrored or none"),
+        (OneOf(("mirrored", "none")), "4", "4 is not known\nfix: write mirrored or none"),
+        (OneOf(("mirrored", "none")), "[none]", "a list is not known\nfix: write mirrored or none"),
+        (Listing(ANY_TEXT), "{a: 1}", "must be a list, not a mapping\nfix: write [a, b]"),
+        (OUTER, "[4]", "must be a mapping, not a list\nfix: write a mapping with some of these keys: inner, args and on"),
+        (INNER, "{x: 4}", "unknown key 'x'\nfix: write one of these keys: count and env"),
+        (OUTER, "{outer: 4}", "unknown key 'outer'\nfix: it belongs elsewhere"),
     ],
 )
 def test_refused(kind: Kind, written: str, problem: str) -> None:
@@ -149,8 +149,8 @@ def test_everything_wrong_is_found_at_once_each_in_its_place() -> None:
         "o:5: inner.env.A: must be a text, not a list",
         "o:6: args[1]: must be a text, not a mapping",
         "o:6: args[2]: must be a text, not a list",
-        "o:7: on: must be true or false, not 'on' (write true)",
-        "o:8: unknown key 'foo' (the keys here: inner, args and on)",
+        "o:7: on: must be true or false, not 'on'\nfix: write true",
+        "o:8: unknown key 'foo'\nfix: write one of these keys: inner, args and on",
     ]
 
 
@@ -181,7 +181,7 @@ def test_messages_stay_one_printable_line() -> None:
     nasty = '\x1b[31m\n\u202e\udc80"' * 100
     document = wrap({nasty: 1, "inner": {"count": nasty, "env": {nasty: []}}, "on": nasty, "args": nasty}, "o")
     OUTER.check(document, "", findings)
-    messages = [str(problem) for problem in findings.problems]
+    messages = [problem.message + problem.hint for problem in findings.problems]
     assert len(messages) == 5
     for message in messages:
         assert message.isprintable()
