@@ -33,13 +33,13 @@ def starts(rounds: int) -> list[str]:
         ways = {startup.BASE: startup.Way(startup.shell_loop), startup.COLD: startup.Way(startup.orch_up), "warm": warm}
         taken = startup.measure_all(ways, list(COUNTS), rounds, 0)
     cells = {count: [seconds(figures.wall_s[count]) for figures in taken.values()] for count in COUNTS}
-    return [f"| a start of {count} workers, until all have reduced once | {' | '.join(row)} |" for count, row in cells.items()]
+    return [f"| start {count} workers, up to their first all-reduce | {' | '.join(row)} |" for count, row in cells.items()]
 
 
 def killed(rounds: int) -> str:
     found = [taken for _ in range(rounds) for taken in restart.measure(restart.orch, KILLED_OF, KILLED_OF)]
     text = seconds(found) if len(found) == rounds else "failed"
-    return f"| one of {KILLED_OF} workers is killed, until all train again | a start | {text} | |"
+    return f"| restart, after one of {KILLED_OF} workers was killed | like a start | {text} | - |"
 
 
 def tested(rounds: int) -> str:
@@ -48,12 +48,12 @@ def tested(rounds: int) -> str:
             way.test()  # which imports TensorFlow, or reads it from the disk
         alone = seconds([ways["subprocess"].test()])
         fresh = seconds(ways[testing.FRESH].test() for _ in range(rounds))
-    return f"| a test of two fresh workers that reduce once (later than the first, which imports TensorFlow) | {alone} | {fresh} | |"
+    return f"| run one test with two new workers (the first test also imports TensorFlow) | {alone} | {fresh} | - |"
 
 
 def head() -> str:
     where = f"Python {platform.python_version()}, TensorFlow {version(packages_distributions()['tensorflow'][0])}, {os.cpu_count()} cores"
-    columns = "| seconds | a shell loop | `orch up` | `orch up` after `orch warm start` |\n|---|---|---|---|\n"
+    columns = "| seconds to … | shell loop | `orch up` | `orch up` after `orch warm start` |\n|---|---|---|---|\n"
     return f"Taken by `make figures` on {time.strftime('%Y-%m-%d')}: {where}; {load().partition(' on ')[0]} at the beginning.\n\n{columns}"
 
 

@@ -39,7 +39,7 @@ VARIABLES = """
 
 | variable | meaning |
 |---|---|
-| `ORCH_CEILING` | the highest directory in which orch looks for `orch.yaml` and `.orch` |
+| `ORCH_CEILING` | a directory above the current one: orch looks for `orch.yaml` and `.orch` only below it |
 | `NO_COLOR` | any value: no colours, unless `--color always` is given |
 | `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |
@@ -58,7 +58,7 @@ def keys() -> Iterator[str]:
     plain = {name: key for name, key in root().keys.items() if not _is_section(key)}
     yield from _table("The run", "", plain)
     for name, key in root().keys.items():
-        if _is_section(key):
+        if _is_section(key) and any(_rows(f"{name}.", key.kind.keys)):
             yield from _table(f"`{name}`", f"{name}.", key.kind.keys, sentence(key))
 
 
@@ -124,7 +124,7 @@ def common_options() -> Iterator[str]:
     """The table of the options that all commands with settings have."""
     yield "\n| option of several commands | what it does |\n|---|---|"
     yield from (_row(each) for each in OF_UP.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
-    yield "\nThe last three are not repeated below. Without RUN, a command takes the latest run."
+    yield "\nThe tables below leave these out; `orch COMMAND --help` names them. Without RUN, a command takes the latest run."
 
 
 def _is_setting(option: click.Option) -> bool:

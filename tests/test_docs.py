@@ -29,8 +29,8 @@ OWN_VARIABLES = {
 TUTORIAL = ROOT / "docs/tutorial.md"
 """tests/real/test_tutorial.py types its commands."""
 NOT_RUN = {
-    r"make |pip install|pip uninstall|python -m pip ": "it installs, or is a target of make that the CI runs or that takes minutes",
-    r"python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
+    r"make |pip (un)?install|python -m pip |python3 -m venv |\. \.venv/": "it installs, or is a target of make, which the CI runs",
+    r"(\.venv/bin/)?python (-m (pytest|benchmarks)|examples/)|cd examples/testing|pytest": "a test or an example, which other tests run",
     r"tensorboard ": "it serves until it is ended",
     r"rm -rf? |orch prune RUN": "it removes the files of a user: tests/cli/test_prune.py",
     r"echo ": "a command of the shell",
@@ -177,6 +177,12 @@ def test_files_that_are_named_exist(path: Path) -> None:
     assert [file for file in named if not (ROOT / file).exists()] == []
 
 
+def test_the_script_of_the_readme_makes_its_model_in_the_scope_of_a_strategy() -> None:
+    """Without one, each worker trains a model of its own."""
+    script, *_ = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert re.search(r"strategy = tf.distribute.MultiWorkerMirroredStrategy\(\).*\nwith strategy.scope\(\):\n    model = ", script)
+
+
 def test_the_man_page_has_every_command_and_option() -> None:
     page = subprocess.run([sys.executable, ROOT / "docs/make_man.py"], check=True, capture_output=True, text=True).stdout
     assert re.findall(r"^\.SS orch (\S+)", page, re.MULTILINE) == [
@@ -192,6 +198,7 @@ def test_the_man_page_has_every_command_and_option() -> None:
 def test_the_reference_is_what_the_code_says() -> None:
     made = subprocess.run([sys.executable, ROOT / "docs/make_reference.py"], check=True, capture_output=True, text=True).stdout
     assert (ROOT / "docs/reference.md").read_text() == made, "python docs/make_reference.py > docs/reference.md"
+    assert re.findall(r"^#+ .*\n+(?:\|.*\n){2}\n", made, re.MULTILINE) == [], "a table without a row"
 
 
 def test_the_api_is_what_the_docstrings_say() -> None:

@@ -75,8 +75,8 @@ class Place:
 
 
 def readme_commands(readme: str) -> Iterator[str]:
-    """The commands of orch in the blocks of the README that begin with the installation and with a look at the run."""
-    for first in ("pip install ", "orch ps "):
+    """The commands of orch in the blocks of the README that begin with the installation, with the run and with a look at it."""
+    for first in ("python3 -m venv ", "orch up examples/", "orch ps "):
         found = re.search(rf"^```console\n(\$ {first}.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert found is not None
         commands = re.findall(r"^\$ (orch .*?)(?:  +#.*)?$", found[1], re.MULTILINE)

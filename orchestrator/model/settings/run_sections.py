@@ -232,7 +232,7 @@ class ClusterSpec:
         None,
         "Modules that each host imports once. The tasks are forked from this import. [] turns that off.",
         example="[tensorflow]",
-        words="tensorflow, if the program uses it",
+        words="tensorflow, if the program imports tensorflow, keras, tf_keras or worker",
     )
     ports: tuple[int, int] | None = setting(
         None,

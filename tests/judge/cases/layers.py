@@ -18,7 +18,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "volumes": (4, 4, 4, 1),
     "films": (3, 4, 4, 1),
 }
-DRAWN = "each replica draws masks of its own part: only that the numbers are finite, and the same in all workers"
+DRAWN = "all replicas draw the same mask, each for its own part: only that the numbers are finite, and the same in all workers"
 STATISTICS = "each replica normalises by its own part of the batch, as the documentation of the layer says: the workers are compared"
 # The form of a row, what is common to the layers, and the code that makes each.
 LAYERS: dict[tuple[str, str], str] = {
