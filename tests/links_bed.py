@@ -76,7 +76,7 @@ while True:
     began = time.thread_time()
     found = known.read([os.getpid()], time.monotonic())
     took = time.thread_time() - began
-    fields = ("peer", "sent", "rate", "lost", "again", "rtt")
+    fields = ("peer", "sent", "rate", "lost", "again")
     print(json.dumps({"took": took, "links": [[getattr(one, name) for name in fields] for one in found]}), flush=True)
 """
 )

@@ -5,10 +5,9 @@ Each file holds lines of JSON for one resolution: every sample as it came (``0.j
 So all files together never have more than six times `MOST_BYTES`, however long a run goes on: the last hours are kept as they were, the
 last day roughly, and the time before more roughly still. Files only grow by whole lines, so that a reader can follow them.
 
-A line: ``{"at": …, "s": SECONDS, "host": …, "tasks": {"worker-0/1": [state, cpu, memory, …]}, "use": [cpu, cores, …], "gpus": [[…]],
-"links": [[…]]}``. The numbers are the fields of `TaskUse`, `HostUse`, `GpuUse` and `LinkUse`, in their order; trailing zeros are left
-out. What is said of a task's steps is that of its newest window, and stays until the next window: a task makes steps as long as `step`
-grows.
+A line: ``{"at": …, "s": SECONDS, "host": …, "tasks": {"worker-0/1": [state, cpu, memory, …]}, "use": [cpu, cores, …], "gpus": [[…]]}``.
+The numbers are the fields of `TaskUse`, `HostUse` and `GpuUse`, in their order; trailing zeros are left out. What is said of a task's steps
+is that of its newest window, and stays until the next window: a task makes steps as long as `step` grows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol.messages import GpuUse, HostUse, LinkUse, Sampled, TaskUse
+from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
 from worker.values.codec import MOMENTS, ContractError
 
 from ..errors import OrchError
@@ -38,9 +37,9 @@ MOST_BYTES = 4 << 20
 """The size of a file from which on another one is begun."""
 _HIGHEST = frozenset({"memory", "own_memory", "threads", "swap", "waits", "reads"})
 """Of these numbers, a folded line has the highest; of the limits and names the last; of all others the mean."""
-_LAST = frozenset({"task", "attempt", "cores", "memory_total", "index", "step", "window", "came", "met", "peer"})
+_LAST = frozenset({"task", "attempt", "cores", "memory_total", "index", "step", "window", "came", "met"})
 
-T = TypeVar("T", TaskUse, HostUse, GpuUse, LinkUse)
+T = TypeVar("T", TaskUse, HostUse, GpuUse)
 
 
 class SampleFiles:
@@ -91,10 +90,7 @@ def fold(samples: Sequence[Sampled]) -> Sampled:
     """One sample in place of several of one host: means of rates, the highest of sizes, for each task that was there at any time."""
     tasks: dict[tuple[str, int], list[TaskUse]] = {}
     gpus: dict[int, list[GpuUse]] = {}
-    links: dict[str, list[LinkUse]] = {}
     for sample in samples:
-        for link in sample.links:
-            links.setdefault(link.peer, []).append(link)
         for use in sample.tasks:
             tasks.setdefault((use.task, use.attempt), []).append(use)
         for gpu in sample.gpus:
@@ -107,7 +103,6 @@ def fold(samples: Sequence[Sampled]) -> Sampled:
         _fold_uses([sample.use for sample in samples]),
         tuple(map(_fold_uses, gpus.values())),
         last.host,
-        tuple(map(_fold_uses, links.values())),
     )
 
 
@@ -136,12 +131,10 @@ def to_line(sample: Sampled) -> bytes:
     line: dict[str, Any] = {"at": round(sample.at, 2), "s": sample.seconds, "host": sample.host, "tasks": tasks, "use": _row(sample.use, 0)}
     if sample.gpus:
         line["gpus"] = [_row(gpu, 0) for gpu in sample.gpus]
-    if sample.links:
-        line["links"] = [_row(link, 0) for link in sample.links]
     return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _row(use: TaskUse | HostUse | GpuUse | LinkUse, first: int) -> list[Any]:
+def _row(use: TaskUse | HostUse | GpuUse, first: int) -> list[Any]:
     row = [getattr(use, field.name) for field in fields(use)[first:]]
     while row and not row[-1]:
         row.pop()
@@ -150,8 +143,8 @@ def _row(use: TaskUse | HostUse | GpuUse | LinkUse, first: int) -> list[Any]:
 
 def from_line(found: dict[str, Any]) -> Sampled:
     """The sample of a line. Raises `ContractError`, ValueError, TypeError or OverflowError for a line that orch has not written."""
-    tasks, gpus, links = found.get("tasks"), found.get("gpus", []), found.get("links", [])
-    if not isinstance(tasks, dict) or not isinstance(gpus, list) or not isinstance(links, list):
+    tasks, gpus = found.get("tasks"), found.get("gpus", [])
+    if not isinstance(tasks, dict) or not isinstance(gpus, list):
         raise ContractError("a sample without tasks")
     uses = []
     for key, row in tasks.items():
@@ -163,8 +156,7 @@ def from_line(found: dict[str, Any]) -> Sampled:
     at, seconds = _number(found.get("at")), _number(found.get("s"))
     if not (MOMENTS.fits(at) and MOMENTS.fits(seconds)):
         raise ContractError(f"a sample at {at}, of {seconds} s")
-    of_gpus, of_links = tuple(_from_row(GpuUse, row) for row in gpus), tuple(_from_row(LinkUse, row) for row in links)
-    return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), of_gpus, host, of_links)
+    return Sampled(at, seconds, tuple(uses), _from_row(HostUse, found.get("use")), tuple(_from_row(GpuUse, row) for row in gpus), host)
 
 
 def _number(value: Any) -> float:
@@ -180,7 +172,7 @@ def _whole(value: Any) -> int:
 
 _CASTS: Mapping[type[Any], Sequence[Callable[[Any], Any]]] = {
     cls: tuple(str if field.type == "str" else _whole if field.type in ("Size", "Count", "Positive") else _number for field in fields(cls))
-    for cls in (TaskUse, HostUse, GpuUse, LinkUse)
+    for cls in (TaskUse, HostUse, GpuUse)
 }
 """How the fields of each class are read. A long run has millions of these numbers, so they are not read by `from_json`."""
 
@@ -243,21 +235,14 @@ LATEST_BYTES = 256 * 1024
 
 def read_latest(run: Path) -> dict[str, Sampled]:
     """The newest sample of each host."""
-    newest: dict[bytes, bytes] = {}
-    for line in _recent_lines(run):
-        host = _HOST.search(line)
-        newest[host[1] if host else b""] = line
-    return {sample.host: sample for sample in parse(newest.values())}
-
-
-def read_recent_links(run: Path) -> Iterator[Sampled]:
-    """The newest samples that tell of links between hosts, in the order in which they came."""
-    yield from parse(line for line in _recent_lines(run) if b',"links":' in line)
-
-
-def _recent_lines(run: Path) -> Iterator[bytes]:
+    found: dict[str, Sampled] = {}
     for name in ("0.old.jsonl", "0.jsonl"):
         with contextlib.suppress(FileNotFoundError, OrchError), open_file(run / DIRECTORY / name) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LATEST_BYTES))
-            yield from file.read().splitlines(keepends=True)[0 if size <= LATEST_BYTES else 1 :]
+            newest: dict[bytes, bytes] = {}
+            for line in file.read().splitlines(keepends=True)[0 if size <= LATEST_BYTES else 1 :]:
+                host = _HOST.search(line)
+                newest[host[1] if host else b""] = line
+            found |= {sample.host: sample for sample in parse(newest.values())}
+    return found

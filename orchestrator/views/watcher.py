@@ -11,7 +11,7 @@ from worker.protocol import task_files
 from worker.protocol.messages import Sampled
 from worker.protocol.task_id import STREAMS
 
-from ..model.policy import links, stragglers
+from ..model.policy import stragglers
 from ..model.state.cluster import Cluster, Outcome
 from ..model.state.progress import describe as describe_progress
 from ..record import samples
@@ -32,8 +32,6 @@ class Watcher:
         self.run = run
         self._view = RunView(run)
         self._latest: Mapping[str, Sampled] = {}
-        self._odd = ""
-        """The line about links that are unlike the others."""
         self._sampled = (-1, -1)
         """The sizes of the files of samples when they were last read."""
 
@@ -47,9 +45,9 @@ class Watcher:
             phase += f", {done}"
         if verdict is not None and verdict.exit_code:
             phase += f" (exit code {verdict.exit_code})"
-        latest = self._read_samples(cluster)
+        latest = self._read_samples()
         training = stragglers.training(cluster)
-        alert = stragglers.describe_absent(latest, training) or self._odd or self._slow(latest, training) if lives else ""
+        alert = stragglers.describe_absent(latest, training) or self._slow(latest, training) or cluster.odd_link if lives else ""
         if verdict is not None and verdict.cause is not None:
             what = "" if verdict.outcome is Outcome.CANCELLED else "first failure: "
             alert = what + clean(" ".join(headline(verdict.cause).split()))
@@ -61,21 +59,12 @@ class Watcher:
         rows = rows_of(cluster, latest)
         return TopState(self.run.run_id, strategy, phase, cluster.attempt, seconds, rows, latest, alert, lives, view)
 
-    def _read_samples(self, cluster: Cluster) -> Mapping[str, Sampled]:
+    def _read_samples(self) -> Mapping[str, Sampled]:
         folder = self.run.path / samples.DIRECTORY
         sizes = size_of(folder / "0.jsonl"), size_of(folder / "0.old.jsonl")
         if sizes != self._sampled:
             self._sampled, self._latest = sizes, samples.read_latest(self.run.path)
-            self._odd = self._unlike(cluster)
         return self._latest
-
-    def _unlike(self, cluster: Cluster) -> str:
-        """The line about links that are unlike the others, as the newest samples show."""
-        seen = links.Watch()
-        for sample in samples.read_recent_links(self.run.path) if cluster.addresses else ():
-            seen, _ = links.watch(seen, sample, cluster)
-        odd = links.judge(links.links_of(seen.recent, cluster)) if seen.times >= links.TIMES else None
-        return links.describe(odd, cluster) if odd is not None else ""
 
     def _slow(self, latest: Mapping[str, Sampled], training: Mapping[str, int]) -> str:
         """The line about a task that is slow in the newest window."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.model.policy.links import links_of
-from orchestrator.record import samples
 from orchestrator.record.run_directory import RunDir
 from orchestrator.record.run_progress import read_cluster
 from tests.backends.test_links import notes, shaped  # noqa: F401
 from tests.bed import Bed
 from tests.conftest import Orch
 from tests.live import LiveRun, wait_until
-from worker.protocol.messages import Sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -50,23 +48,16 @@ def test_the_slow_link_of_tensorflows_exchange_is_named(orch: Orch, bed: Bed, tm
     wait_until(lambda: LiveRun(tmp_path).path.joinpath("samples/0.jsonl").exists(), "samples", 300)
     run = LiveRun(tmp_path)
 
-    def seen() -> list[Sampled]:
-        return list(samples.read_recent_links(run.path))
+    def trains() -> bool:
+        return all(task.report.get("step", 0) > 20 for task in read_cluster(RunDir(run.path)).tasks.values())
 
-    wait_until(lambda: len(seen()) >= 9, "links", 300)
-    cluster = read_cluster(RunDir(run.path))
-    newest = {sample.host: (sample,) for sample in seen()}
-    rates = {(link.sender, link.receiver): link.use.sent for link in links_of(newest, cluster)}
-    print(rates)
-    assert {ends for ends, sent in rates.items() if sent > max(rates.values()) / 2} in (
-        {("hostA", "hostB"), ("hostB", "hostC"), ("hostC", "hostA")},
-        {("hostA", "hostC"), ("hostC", "hostB"), ("hostB", "hostA")},
-    )
+    wait_until(trains, "steps", 300)
     assert notes(run) == []
-    (slow,) = [ends for ends, sent in rates.items() if sent > max(rates.values()) / 2 and ends[0] == "hostB"]
-    shaped(*slow, 0.4)
+    for other in ("hostA", "hostC"):  # to one of them it sends the gradients, to the other one next to nothing
+        shaped("hostB", other, 0.4)
     wait_until(lambda: bool(notes(run)), "line about a link", 120)
-    assert notes(run)[0].startswith(f"the link worker-1 -> worker-{'abc'.index(slow[1][-1].lower())} is unlike the others: ")
-    print(notes(run))
+    (line,) = notes(run)
+    print(line)
+    assert re.match("the link worker-1 -> worker-[02] is unlike the others: ", line)
     orch("down", check=0)
     running.wait(check=143)

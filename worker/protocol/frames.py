@@ -435,8 +435,6 @@ class LinkUse:
     """The share of the segments that were sent again."""
     again: Count = 0
     """How many that were."""
-    rtt: Seconds = 0.0
-    """The time to the other host and back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from .frames import *
 from .orders import *
 
-PROTOCOL = 15
+PROTOCOL = 16
 """Version of the messages. Both ends must agree; `channel.Decoder` refuses another one."""
 
 Order = (

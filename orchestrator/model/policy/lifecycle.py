@@ -21,7 +21,7 @@ from ..planning import input_counts
 from ..planning.plan import Plan
 from ..settings import ClusterSpec
 from ..state import events, progress
-from ..state.cluster import Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus
+from ..state.cluster import UNLIKE, Cause, Cluster, Outcome, Phase, Policy, TaskState, TaskStatus
 from ..state.events import Action, Event
 from ..state.task_table import update
 from ..strategies import named
@@ -85,6 +85,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_host_broken(cluster, event)
         case events.RunNoted() if event.ends:
             return save_reasons.on_host_taken(cluster, event)
+        case events.RunNoted() if UNLIKE in event.text:
+            return replace(cluster, odd_link=event.text), ()
         case events.TaskSaves():
             return save_reasons.on_saves(cluster, event)
         case events.HostsBack():
@@ -187,7 +189,7 @@ def _start(cluster: Cluster, at: float) -> Step:
     unprepared = tuple(readiness.unprepared(cluster))
     names = unprepared or tuple(task.name for task in cluster.members)
     phase = Phase.PREPARING if unprepared else Phase.STARTING
-    return replace(cluster, phase=phase, attempt_at=at, active_at=at), (events.StartAttempt(cluster.attempt, names),)
+    return replace(cluster, phase=phase, attempt_at=at, active_at=at, odd_link=""), (events.StartAttempt(cluster.attempt, names),)
 
 
 # --- ending ------------------------------------------------------------------------------------

@@ -8,16 +8,17 @@ and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from worker.protocol.messages import LinkUse, Sampled
 from worker.values.fast_dataclass import dataclass
-from worker.values.words import bytes_of, few
+from worker.values.words import bytes_of
 
 from ..settings import trains
-from ..state.cluster import Cluster
+from ..state.cluster import UNLIKE, Cluster
 from ..task_names import group_tasks
+from .stragglers import median
 
 SLOWER = 0.7
 """A slow link gives less than this share of the median of all links, and of each link that is not slow."""
@@ -47,16 +48,9 @@ class Link:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """The links that are unlike the others, and those others."""
-
-    links: tuple[Link, ...]
-    others: tuple[Link, ...]
-
-    @property
-    def names(self) -> tuple[tuple[str, str], ...]:
-        return tuple((link.sender, link.receiver) for link in self.links)
+Judged = tuple[Sequence[Link], Sequence[Link]]
+Names = tuple[tuple[str, str], ...]
+"""The hosts of some links: who sends, and who receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +59,12 @@ class Watch:
 
     recent: Mapping[str, tuple[Sampled, ...]] = field(default_factory=dict)
     """The newest samples of each host that tell of links, at most `TOGETHER`."""
-    judged: Mapping[str, float] = field(default_factory=dict)
-    """The times of the samples that were judged last, by host."""
-    suspected: tuple[tuple[str, str], ...] = ()
+    fresh: frozenset[str] = frozenset()
+    """The hosts that have told of their links since these were judged."""
+    suspected: Names = ()
     times: int = 0
     """How often these were unlike the others, one time after the other."""
-    told: frozenset[tuple[tuple[str, str], ...]] = frozenset()
+    told: frozenset[Names] = frozenset()
 
 
 def watch(before: Watch, sample: Sampled, cluster: Cluster) -> tuple[Watch, str]:
@@ -79,18 +73,17 @@ def watch(before: Watch, sample: Sampled, cluster: Cluster) -> tuple[Watch, str]
         return before, ""
     kept = {host: found for host, found in before.recent.items() if found[-1].at > sample.at - OLD_S}
     recent = {**kept, sample.host: (*kept.get(sample.host, ()), sample)[-TOGETHER:]}
-    known = replace(before, recent=recent)
-    times = {host: found[-1].at for host, found in recent.items()}
-    begins = not known.judged and len(recent) < len(set(cluster.addresses.values())) and len(recent[sample.host]) == 1
-    if begins or any(known.judged.get(host) == at for host, at in times.items()):
+    known = replace(before, recent=recent, fresh=before.fresh | {sample.host})
+    hosts = recent.keys() if before.times or sample.host in before.fresh else set(cluster.addresses.values())
+    if hosts - known.fresh:
         return known, ""  # a host is still to tell of this time
-    odd = judge(links_of(recent, cluster))
-    if odd is None:
-        return replace(known, judged=times, suspected=(), times=0), ""
-    known = replace(known, judged=times, suspected=odd.names, times=known.times + 1 if odd.names == known.suspected else 1)
-    if known.times < TIMES or odd.names in known.told:
+    odd, others = judge(links_of(recent, cluster))
+    names = tuple((link.sender, link.receiver) for link in odd)
+    times = known.times + 1 if names == known.suspected else 1
+    known = replace(known, fresh=frozenset(), suspected=names, times=times)
+    if not names or times < TIMES or names in known.told:
         return known, ""
-    return replace(known, told=known.told | {odd.names}), describe(odd, cluster)
+    return replace(known, told=known.told | {names}), describe(odd, others, cluster)
 
 
 def links_of(recent: Mapping[str, Sequence[Sampled]], cluster: Cluster) -> list[Link]:
@@ -117,22 +110,22 @@ def _together(uses: Sequence[LinkUse]) -> LinkUse:
     return replace(uses[-1], sent=sent / len(uses), rate=sent / max(1e-9, busy), lost=lost, again=sum(use.again for use in uses))
 
 
-def judge(links: Sequence[Link]) -> Odd | None:
-    """The links that are unlike the others; None: there are none, or too few carry enough to be compared."""
+def judge(links: Sequence[Link]) -> Judged:
+    """The links that are unlike the others, and those others; nothing if none are, or too few carry enough to be compared."""
     most = max((link.use.sent for link in links), default=0.0)
     compared = [link for link in links if link.use.sent >= CARRIES * most and link.use.sent * link.seconds >= LEAST_BYTES]
     if len(compared) < FEWEST:
-        return None
-    usual = _median(link.use.rate for link in compared)
+        return (), ()
+    usual = median(link.use.rate for link in compared)
     lossy = [link for link in compared if link.use.lost >= LOSSY and link.use.again >= LEAST_LOST]
-    return _apart(compared, lossy, lambda one, other: one.use.lost > LOSSIER * other.use.lost) or _apart(
-        compared,
-        [link for link in compared if link.use.rate < SLOWER * usual and link.use.sent >= BUSY * link.use.rate],
-        lambda one, other: one.use.rate < SLOWER * other.use.rate,
-    )
+    apart = _apart(compared, lossy, lambda one, other: one.use.lost > LOSSIER * other.use.lost)
+    if apart[0]:
+        return apart
+    slow = [link for link in compared if link.use.rate < SLOWER * usual and link.use.sent >= BUSY * link.use.rate]
+    return _apart(compared, slow, lambda one, other: one.use.rate < SLOWER * other.use.rate)
 
 
-def _apart(compared: Sequence[Link], found: Sequence[Link], is_apart: Callable[[Link, Link], bool]) -> Odd | None:
+def _apart(compared: Sequence[Link], found: Sequence[Link], is_apart: Callable[[Link, Link], bool]) -> Judged:
     """These links as those that are unlike the others, if they are few, have a host in common, and stand apart from each other link.
 
     The acknowledgements of a link come over the link of the other direction, and late where that one is slow: then it seems slow, too.
@@ -140,43 +133,32 @@ def _apart(compared: Sequence[Link], found: Sequence[Link], is_apart: Callable[[
     ends = {(link.sender, link.receiver): link for link in found}
     back = {link: ends.get((link.receiver, link.sender)) for link in found}
     found = [link for link, other in back.items() if other is None or _is_worse(link, other)]
-    others = tuple(link for link in compared if link not in found and (link.receiver, link.sender) not in ends)
-    if not found or not others or len(found) > PART * len(compared):
-        return None
-    if len({link.sender for link in found}) > 1 and len({link.receiver for link in found}) > 1:
-        return None
-    return Odd(tuple(found), others) if all(is_apart(link, other) for link in found for other in others) else None
+    others = [link for link in compared if link not in found and (link.receiver, link.sender) not in ends]
+    has_one_end = 1 in (len({link.sender for link in found}), len({link.receiver for link in found}))
+    if not others or not has_one_end or len(found) > PART * len(compared):
+        return (), ()
+    return (found, others) if all(is_apart(link, other) for link in found for other in others) else ((), ())
 
 
 def _is_worse(one: Link, other: Link) -> bool:
-    return (
-        (one.use.lost, other.use.rate) > (other.use.lost, one.use.rate)
-        if max(one.use.lost, other.use.lost) >= LOSSY
-        else one.use.rate < other.use.rate
-    )
-
-
-def _median(values: Iterable[float]) -> float:
-    found = sorted(values)
-    return (found[(len(found) - 1) // 2] + found[len(found) // 2]) / 2
+    if max(one.use.lost, other.use.lost) >= LOSSY:
+        return (one.use.lost, other.use.rate) > (other.use.lost, one.use.rate)
+    return one.use.rate < other.use.rate
 
 
 # --- in words -------------------------------------------------------------------------------------
 
 
-def describe(odd: Odd, cluster: Cluster) -> str:
+def describe(odd: Sequence[Link], others: Sequence[Link], cluster: Cluster) -> str:
     """``the link worker-1 -> worker-3 is unlike the others: 4 % lost, 11 MB/s; the others 0 % lost, 104-112 MB/s``."""
-    senders = dict.fromkeys(link.sender for link in odd.links)
-    receivers = dict.fromkeys(link.receiver for link in odd.links)
-    what = "link" if len(odd.links) == 1 else "links"
-    where = f"{_tasks(senders, cluster)} -> {_tasks(receivers, cluster)} {'is' if what == 'link' else 'are'} unlike the others"
-    return f"the {what} {where}: {_numbers(odd.links)}; the others {_numbers(odd.others)}"
+    what, verb = ("link", "is") if len(odd) == 1 else ("links", "are")
+    where = f"{_tasks({link.sender for link in odd}, cluster)} -> {_tasks({link.receiver for link in odd}, cluster)}"
+    return f"the {what} {where} {verb} {UNLIKE}: {_numbers(odd)}; the others {_numbers(others)}"
 
 
-def _tasks(hosts: Iterable[str], cluster: Cluster) -> str:
-    """The training tasks of these hosts, or the hosts if they have none."""
-    hosts = list(hosts)
-    return group_tasks([task.name for task in cluster.tasks.values() if task.host in hosts and trains(task.type)]) or few(hosts)
+def _tasks(hosts: Collection[str], cluster: Cluster) -> str:
+    """The training tasks of these hosts."""
+    return group_tasks([task.name for task in cluster.tasks.values() if task.host in hosts and trains(task.type)])
 
 
 def _numbers(links: Sequence[Link]) -> str:

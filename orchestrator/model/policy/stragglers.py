@@ -112,7 +112,7 @@ def running(latest: Mapping[str, Sampled], tasks: Mapping[str, int]) -> dict[str
 
 def is_slow(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     """True if a task makes the others wait, by its newest window."""
-    usual, wait = _median(other.busy for other in others), _median(other.peers for other in others)
+    usual, wait = median(other.busy for other in others), median(other.peers for other in others)
     longer = use.busy - usual
     is_longer = use.busy > SLOWER * usual and longer > max(SLOWER_S, PART * (usual + wait))
     return is_longer and wait - use.peers > WAITED_FOR * longer
@@ -132,7 +132,7 @@ def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampl
 
     A task that waits for its input may have the same input as the others: what these read ahead while they wait hides their own.
     """
-    wait = milliseconds(_median(other.peers for other in others))
+    wait = milliseconds(median(other.peers for other in others))
     if _reads(use, others):
         theirs = _span([other.input for other in others])
         line = f"{use.task} waits for its input: {milliseconds(use.input)} of each step, the others {theirs}"
@@ -146,7 +146,7 @@ def describe(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampl
 
 def _reads(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     """True if the wait for input is the larger part of what a task is slower."""
-    return use.input - _median(other.input for other in others) > (use.busy - _median(other.busy for other in others)) / 2
+    return use.input - median(other.input for other in others) > (use.busy - median(other.busy for other in others)) / 2
 
 
 def causes(use: TaskUse, others: Sequence[TaskUse], latest: Mapping[str, Sampled]) -> list[str]:
@@ -184,11 +184,11 @@ def _is_idle(use: TaskUse, others: Sequence[TaskUse]) -> bool:
     """True if CPU time explains less than half of what a task is slower."""
     if not use.rate or not all(other.rate and other.cpu for other in others):
         return False
-    computed = use.cpu / 100 / use.rate - _median(other.cpu / 100 / other.rate for other in others)
-    return computed < (use.busy - _median(other.busy for other in others)) / 2
+    computed = use.cpu / 100 / use.rate - median(other.cpu / 100 / other.rate for other in others)
+    return computed < (use.busy - median(other.busy for other in others)) / 2
 
 
-def _median(values: Iterable[float]) -> float:
+def median(values: Iterable[float]) -> float:
     found = sorted(values)
     return (found[(len(found) - 1) // 2] + found[len(found) // 2]) / 2
 

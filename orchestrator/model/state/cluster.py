@@ -266,6 +266,10 @@ class Saving:
     """The step of a save that is on the disk."""
 
 
+UNLIKE = "unlike the others"
+"""In each line about a link between hosts, see `policy.links`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A run in progress; without any field, a run of which nothing has happened yet."""
@@ -323,6 +327,8 @@ class Cluster:
     """``host:port`` of each task; empty with one host."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """The host of each address of an interface, and of each by which the others reach it; empty with one host."""
+    odd_link: str = ""
+    """The newest line of this attempt with `UNLIKE` in it."""
 
     @property
     def is_over(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.policy import links
-from orchestrator.model.policy.links import Watch, describe, judge, links_of, watch
+from orchestrator.model.policy import lifecycle, links
+from orchestrator.model.policy.links import Link, Watch, describe, judge, links_of, watch
+from orchestrator.model.state import events
 from orchestrator.model.state.cluster import Cluster, Policy, TaskStatus
 from worker.protocol.messages import LinkUse, Sampled
 
@@ -19,7 +21,7 @@ CLUSTER = Cluster(
     | {"evaluator-0": TaskStatus("evaluator-0", "a")},
     addresses={f"10.0.0.{number}": host for number, host in enumerate(HOSTS)},
 )
-ALIKE = LinkUse("", sent=2.4e7, rate=1.1e8, lost=0.0002, again=1, rtt=0.0002)
+ALIKE = LinkUse("", sent=2.4e7, rate=1.1e8, lost=0.0002, again=1)
 
 
 def samples(at: float, odd: dict[tuple[str, str], LinkUse] | None = None, spread: float = 0.05, seed: int = 0) -> dict[str, Sampled]:
@@ -48,7 +50,7 @@ def lines(odd: dict[tuple[str, str], LinkUse] | None, *, spread: float = 0.05, s
     return found
 
 
-def judged(odd: dict[tuple[str, str], LinkUse]) -> links.Odd | None:
+def judged(odd: dict[tuple[str, str], LinkUse]) -> tuple[Sequence[Link], Sequence[Link]]:
     return judge(links_of({host: (sample,) for host, sample in samples(1.0, odd, 0.0).items()}, CLUSTER))
 
 
@@ -83,21 +85,18 @@ def test_healthy_links_are_not_named() -> None:
 def test_all_links_of_a_host_are_named_together() -> None:
     slow = {("c", other): replace(ALIKE, rate=3e7) for other in HOSTS if other != "c"}
     assert "the links worker-2 -> worker-0..1, worker-3 are unlike the others: 0.02 % lost, 30.0 MB" in lines(slow, spread=0.0)[2]
-    odd = judged({(other, "c"): replace(ALIKE, rate=3e7) for other in HOSTS if other != "c"})
-    assert odd is not None
-    assert describe(odd, CLUSTER).startswith("the links worker-0..1, worker-3 -> worker-2 are unlike")
+    found = judged({(other, "c"): replace(ALIKE, rate=3e7) for other in HOSTS if other != "c"})
+    assert describe(*found, CLUSTER).startswith("the links worker-0..1, worker-3 -> worker-2 are unlike")
 
 
 def test_a_slow_link_delays_the_acknowledgements_of_the_other_direction() -> None:
     """The link back seems slow as well, and is left out; where both lose, the one that loses more is named."""
     slow, back = replace(ALIKE, rate=5e7), replace(ALIKE, rate=6e7)
-    odd = judged({("b", "d"): slow, ("d", "b"): back})
-    assert odd is not None
-    assert odd.names == (("b", "d"),)
+    (found,), _ = judged({("b", "d"): slow, ("d", "b"): back})
+    assert (found.sender, found.receiver) == ("b", "d")
     lossy, less = replace(ALIKE, lost=0.04, again=90), replace(ALIKE, lost=0.01, again=20)
-    odd = judged({("b", "d"): less, ("d", "b"): lossy})
-    assert odd is not None
-    assert odd.names == (("d", "b"),)
+    (found,), _ = judged({("b", "d"): less, ("d", "b"): lossy})
+    assert (found.sender, found.receiver) == ("d", "b")
 
 
 def test_a_time_is_judged_once_all_hosts_have_told_of_it() -> None:
@@ -116,17 +115,18 @@ def test_a_time_is_judged_once_all_hosts_have_told_of_it() -> None:
     for at in (42.0, 44.0):
         for host in ("a", "b", "c"):
             known, _ = watch(known, samples(at)[host], CLUSTER)
-    assert known.judged["a"] == 42.0, "host d is still to tell"
+    assert known.fresh == {"a", "b", "c"}, "host d is still to tell"
     for at in (52.0, 54.0):
         for host in ("a", "b", "c"):
             known, _ = watch(known, samples(at)[host], CLUSTER)
-    assert set(known.judged) == {"a", "b", "c"}
+    assert set(known.recent) == {"a", "b", "c"}
+    assert known.fresh < {"a", "b", "c"}, "they alone were judged"
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_two_links_cannot_be_compared(count: int) -> None:
     few = {host: (replace(sample, links=sample.links[:1]),) for host, sample in samples(1.0).items() if host in HOSTS[:count]}
-    assert judge(links_of(few, CLUSTER)) is None
+    assert judge(links_of(few, CLUSTER)) == ((), ())
     assert links.FEWEST == 3
 
 
@@ -138,6 +138,15 @@ def test_what_goes_to_other_machines_is_no_link() -> None:
     )
     (link,) = links_of({"a": (sample,)}, replace(CLUSTER, addresses={**CLUSTER.addresses, "10.1.0.1": "b"}))
     assert (link.sender, link.receiver, round(link.use.rate)) == ("a", "b", 150_000_000)
+
+
+def test_the_line_stays_for_orch_top_until_the_next_attempt() -> None:
+    line = describe(*judged({("b", "d"): replace(ALIKE, rate=5e7)}), CLUSTER)
+    cluster, _ = lifecycle.step(CLUSTER, events.RunNoted(line, 12.0))
+    cluster, _ = lifecycle.step(cluster, events.RunNoted("another line", 13.0))
+    assert cluster.odd_link == line
+    cluster, _ = lifecycle.step(cluster, events.Planned(1, {"worker-0": "a"}, 14.0))
+    assert cluster.odd_link == ""
 
 
 def test_links_of_parameter_servers_are_not_compared() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.record import samples
 from orchestrator.record.run_directory import RunDir
-from worker.protocol.messages import GpuUse, HostUse, LinkUse, Sampled, TaskUse
+from worker.protocol.messages import GpuUse, HostUse, Sampled, TaskUse
 
 
 def made(at: float, host: str = "a", cpu: float = 50.0, tasks: int = 1) -> Sampled:
@@ -19,8 +18,7 @@ def made(at: float, host: str = "a", cpu: float = 50.0, tasks: int = 1) -> Sampl
 
 def test_a_line_gives_the_sample_back() -> None:
     sample = Sampled(12.25, 2.0, made(12).tasks, HostUse(1.0, 2, stalled_io=3.5), (GpuUse(0, 97.0, 5), GpuUse(1)), "host with, odd\nname")
-    linked = replace(sample, links=(LinkUse("10.0.0.2", 1e6, 2e6, 0.01, 7, 0.0002), LinkUse("fd00::7", 3.0)))
-    assert list(samples.parse([samples.to_line(sample), samples.to_line(linked)])) == [sample, linked]
+    assert list(samples.parse([samples.to_line(sample)])) == [sample]
 
 
 @pytest.mark.parametrize(
@@ -37,8 +35,6 @@ def test_a_line_gives_the_sample_back() -> None:
         b'{"at":1e308,"s":2,"host":"a","tasks":{},"use":[]}\n',
         b'{"at":1,"s":-2,"host":"a","tasks":{},"use":[]}\n',
         b'{"at":1,"s":2,"host":"a","tasks":{},"use":[1' + b"0" * 400 + b"]}\n",
-        b'{"at":1,"s":2,"host":"a","tasks":{},"use":[],"links":7}\n',
-        b'{"at":1,"s":2,"host":"a","tasks":{},"use":[],"links":[["10.0.0.2","fast"]]}\n',
         b'{"at":1,"s":2,"host":"a","tasks":{},"use":[]',
     ],
 )
@@ -54,17 +50,6 @@ def test_folding_keeps_means_of_rates_and_the_highest_sizes() -> None:
     assert (first.task, first.state, first.cpu, first.memory) == ("worker-0", "T", 50.0, 1006)
     assert (second.task, second.attempt, second.cpu) == ("worker-1", 2, 3.0)
     assert folded.use.cores == 2
-    linked = [replace(made(at), links=(LinkUse(peer, 10.0 * at, 20.0 * at, rtt=0.5),)) for at, peer in ((2.0, "b"), (4.0, "b"), (6.0, "c"))]
-    assert samples.fold(linked).links == (LinkUse("b", 30.0, 60.0, rtt=0.5), LinkUse("c", 60.0, 120.0, rtt=0.5))
-
-
-def test_the_newest_samples_with_links_are_read_in_their_order(tmp_path: Path) -> None:
-    files = samples.SampleFiles(RunDir(tmp_path))
-    for at in range(2, 20, 2):
-        files.keep(replace(made(float(at), "a" if at % 4 else "b"), links=(LinkUse("10.0.0.2", 1e6),) if at != 8 else ()))
-    files.close()
-    assert [sample.at for sample in samples.read_recent_links(tmp_path)] == [2, 4, 6, 10, 12, 14, 16, 18]
-    assert {host: sample.at for host, sample in samples.read_latest(tmp_path).items()} == {"a": 18, "b": 16}
 
 
 def test_a_day_takes_bounded_space_and_is_there_from_its_first_minutes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

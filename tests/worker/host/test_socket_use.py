@@ -56,7 +56,6 @@ def test_what_a_process_sends_is_counted_from_one_reading_to_the_next(pair: tupl
     assert (link.peer, link.again, link.lost) == ("127.0.0.1", 0, 0.0)
     assert link.sent == pytest.approx(200_000, abs=2)
     assert link.rate >= link.sent
-    assert 0 < link.rtt < 1
     assert known.read([os.getpid()], 14.0) == (), "nothing was sent meanwhile"
 
 

@@ -25,14 +25,11 @@ _SOCKET = struct.Struct("=8x16s16s")
 _TAIL = struct.Struct("=24xII")
 """Of an answer: behind the ports and addresses, the user and the inode."""
 _ATTRIBUTE = struct.Struct("=HH")
-_TCP_INFO = struct.Struct("=I28xI16xQ28xI8xQQ")
-"""From the round trip on: its time, all retransmissions, bytes acknowledged, data segments, time with data on its way, and of this the time
-in which the receiver's window was full. Linux has had all of these since 4.10."""
-_AT = 68
+_TCP_INFO = struct.Struct("=100xI16xQ28xI8xQQ")
+"""All retransmissions, bytes acknowledged, data segments, time with data on its way, and of this the time in which the receiver's window
+was full. Linux has had all of these since 4.10."""
 _MAPPED = bytes(10) + b"\xff\xff"
 _INODE = re.compile(r"socket:\[(\d+)\]")
-MOST_LINKS = 64
-"""The most links that are told, those with the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,6 @@ class Connection:
     uid: int
     peer: str
     """The other end's address."""
-    rtt: float
-    """Seconds, as TCP smooths them."""
     retransmitted: int
     acknowledged: int
     segments: int
@@ -74,8 +69,7 @@ class Links:
         seconds, self._at, self._before = now - self._at, now, own
         peers = dict.fromkeys(one.peer for _, one in pairs)
         links = [_link(peer, [pair for pair in pairs if pair[1].peer == peer], seconds) for peer in peers] if seconds > 0 else []
-        sending = sorted((link for link in links if link.sent), key=lambda link: -link.sent)
-        return tuple(sending[:MOST_LINKS])
+        return tuple(link for link in links if link.sent)
 
 
 def _link(peer: str, pairs: Sequence[tuple[Connection, Connection]], seconds: float) -> LinkUse:
@@ -85,15 +79,7 @@ def _link(peer: str, pairs: Sequence[tuple[Connection, Connection]], seconds: fl
     again = sum(now.retransmitted - before.retransmitted for before, now in pairs)
     # Connections that send at the same time share the link.
     busy = max(now.busy - before.busy for before, now in pairs)
-    most = max((now for _, now in pairs), key=lambda one: one.acknowledged)
-    return LinkUse(
-        peer,
-        sent=round(sent / seconds),
-        rate=round(sent / max(busy, 1e-4)) if sent else 0,
-        lost=round(again / max(1, segments), 5),
-        again=again,
-        rtt=round(most.rtt, 6),
-    )
+    return LinkUse(peer, round(sent / seconds), round(sent / max(busy, 1e-4)), round(again / max(1, segments), 5), again)
 
 
 def _inodes(pids: Iterable[int], proc: str) -> Iterator[int]:
@@ -148,10 +134,9 @@ def _read(message: memoryview, family: int) -> Connection | None:
     at = _SOCKET.size + _TAIL.size
     while at + _ATTRIBUTE.size <= len(message):
         size, kind = _ATTRIBUTE.unpack_from(message, at)
-        if kind == _INFO and size >= _ATTRIBUTE.size + _AT + _TCP_INFO.size:
-            rtt, again, acknowledged, segments, busy, full = _TCP_INFO.unpack_from(message, at + _ATTRIBUTE.size + _AT)
-            left = max(0, busy - full) / 1e6
-            return Connection(inode, uid, _text(peer, family), rtt / 1e6, again, acknowledged, segments, left)
+        if kind == _INFO and size >= _ATTRIBUTE.size + _TCP_INFO.size:
+            again, acknowledged, segments, busy, full = _TCP_INFO.unpack_from(message, at + _ATTRIBUTE.size)
+            return Connection(inode, uid, _text(peer, family), again, acknowledged, segments, max(0, busy - full) / 1e6)
         at += max(size, _ATTRIBUTE.size) + 3 & ~3
     return None
 
