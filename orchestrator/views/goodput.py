@@ -1,61 +1,42 @@
 """Measures the goodput of a run: the share of its wall time in which it trained steps that count, and where the rest went. Pure.
 
-A step is known by the reports of the training tasks and by their samples, so its time is right to about a second, and to two without
-reports. Where orch cannot know what counts, the share is unknown, and the training is the most that it can be.
+A step is known by the reports of the training tasks and by their samples, so its time is right to about two seconds. Where orch cannot know
+what counts, the share is unknown, and the training is the most that it can be.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from worker.protocol.messages import Sampled
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import few
 
-from ..model.policy import stragglers
 from ..model.settings import trains
 from ..model.state.cluster import Outcome
 from ..record.text.format import describe_seconds
-from .run_story import (
-    COMPILES,
-    LOST,
-    MAKES_NONE,
-    PAUSES,
-    PREPARES,
-    STANDS,
-    STARTS,
-    STOPS,
-    TRAINS,
-    WAITS,
-    Reported,
-    Story,
-    Stretch,
-    kept_until,
-    with_losses,
-)
+from . import run_story
+from .run_story import COMPILES, LOST, MAKES_NONE, TRAINS, Story, Stretch, overlaid
 
 KINDS = {
     TRAINS: "trained",
-    WAITS: "queued",
-    PREPARES: "started",
-    STARTS: "started",
+    run_story.WAITS: "queued",
+    run_story.PREPARES: "started",
+    run_story.STARTS: "started",
     COMPILES: "compiled",
-    STANDS: "stood_still",
     MAKES_NONE: "no_step",
     LOST: "done_again",
-    STOPS: "stopped",
-    PAUSES: "stopped",
+    run_story.STOPS: "stopped",
+    run_story.PAUSES: "stopped",
 }
 """What a run did, by the kind of its stretches. `started`: also the import of TensorFlow. `compiled`: from the start of the training to its
-first step. `no_step`: validation, saves, and what comes after the last step. `stopped`: also the pause before a restart."""
-_WORDS = {"queued": "waited in a queue", "stood_still": "stood still", "no_step": "made no step", "done_again": "steps lost or done again"}
+first step. `no_step`: a standstill, validation, saves, and what comes after the last step. `stopped`: also the pause before a restart."""
+_WORDS = {"queued": "waited in a queue", "no_step": "made no step", "done_again": "steps lost or done again"}
 GAP_S, GAP, APART_S = 6.0, 3.0, 0.5
 """So many seconds, and so many times the usual time between two signs of steps, are no training; what is shorter counts as training.
 A report comes every four seconds, a sample every two."""
-FEW, OFTEN_S = 3, 5.0
-"""Reports come often if there are more than so many, and no more than so many seconds from one to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +83,9 @@ def total(found: Sequence[Goodput]) -> Goodput:
     return Goodput(seconds, tuple(dict.fromkeys(why for one in found for why in one.unknown)))
 
 
-def to_json(found: Goodput, of_name: Goodput | None = None) -> dict[str, Any]:
+def to_json(found: Goodput, of_name: Goodput) -> dict[str, Any]:
     """`of_name`: the goodput of all listed runs of the same name."""
-    each = {
-        "share": found.share,
-        "at_most": found.at_most,
-        "text": found.text,
-        "seconds": dict(found.seconds),
-        "unknown": list(found.unknown),
-    }
-    return each if of_name is None else {**each, "of_name": of_name.share}
+    return {"share": found.share, "at_most": found.at_most, "text": found.text, **asdict(found), "of_name": of_name.share}
 
 
 # --- the band -----------------------------------------------------------------------------------
@@ -119,79 +93,38 @@ def to_json(found: Goodput, of_name: Goodput | None = None) -> dict[str, Any]:
 
 def marked(story: Story) -> tuple[Stretch, ...]:
     """The band of a story, in which the time without steps and the training that does not count are stretches of their own."""
-    band, grown = story.band, _grown(story)
-    for number, times in grown.items():
+    band = story.band
+    for number, times in _steps(story).items():
         spans = [span for span in story.band if span.kind == TRAINS and span.attempt == number]
         if not spans:
             continue
-        band = _overlaid(band, spans[0].begun, times[0], COMPILES, number)
-        for begun, ended in _standstills(story.samples):
-            band = _overlaid(band, begun, ended, STANDS, number)
+        band = overlaid(band, spans[0].begun, times[0], COMPILES, number)
         least = max(GAP_S, GAP * _usual(times))
-        failed = number != story.band[-1].attempt or _has_failed(story)
         for at, later in itertools.pairwise([*times, max(times[-1], spans[-1].ended)]):
             if later - at > least:
-                # A step comes after the gap, or the program has ended well: else nothing went on.
-                band = _overlaid(band, at, later, STANDS if failed and later not in grown[number] else MAKES_NONE, number)
-    band = with_losses(band, story.cluster.past, story.reports)
-    saved = _saved_at_end(story)
-    return _overlaid(band, saved, story.ended, LOST, band[-1].attempt) if band and saved is not None else band
+                band = overlaid(band, at, later, MAKES_NONE, number)
+    band, until = run_story.with_losses(band, story.cluster.past, story.reports), _counts_until(story)
+    return band if until is None or not band else overlaid(band, until, story.ended, LOST, band[-1].attempt)
 
 
-def _overlaid(band: Iterable[Stretch], begun: float, ended: float, kind: str, attempt: int) -> tuple[Stretch, ...]:
-    """The band, in which the training of an attempt between two times is of this kind."""
-    found: list[Stretch] = []
-    for span in band:
-        first, last = max(begun, span.begun), min(ended, span.ended)
-        if span.kind != TRAINS or span.attempt != attempt or first >= last:
-            found.append(span)
-            continue
-        parts = ((span.begun, first, TRAINS), (first, last, kind), (last, span.ended, TRAINS))
-        found += [Stretch(at, until, one, attempt) for at, until, one in parts if until > at]
-    return tuple(found)
-
-
-def _grown(story: Story) -> dict[int, list[float]]:
-    """When a training task was seen to have made further steps, by attempt, in the order of time.
-
-    Samples come late by up to two seconds. So where reports come often, they alone tell when the last step was.
-    """
-    told, seen = _told(story.reports), _seen(story.samples)
-    found = {}
-    for number in sorted({*told, *seen}):
-        reported, sampled = sorted(told.get(number, ())), sorted(seen.get(number, ()))
-        is_often = len(reported) > FEW and _usual(reported) <= OFTEN_S
-        found[number] = sorted([*reported, *(at for at in sampled if not is_often or at < reported[-1])])
-    return found
-
-
-def _told(reports: Mapping[str, Sequence[Reported]]) -> dict[int, set[float]]:
+def _steps(story: Story) -> dict[int, list[float]]:
+    """When a training task was seen to have made further steps, by attempt, in the order of time."""
     found: dict[int, set[float]] = {}
-    for task, told in reports.items():
-        last: tuple[int, float, float] | None = None
-        for one in told if _trains(task) else ():
-            here = one.attempt, one.values.get("epoch", 0.0), one.values.get("step", 0.0)
-            if here[2] and here != last:
-                found.setdefault(one.attempt, set()).add(one.at)
-            last = here
-    return found
+    newest: dict[tuple[bool, str, int], tuple[float, float]] = {}
 
+    def see(is_told: bool, task: str, attempt: int, at: float, epoch: float, step: float) -> None:
+        key = is_told, task, attempt
+        if step and newest.get(key) != (epoch, step) and trains(task.rpartition("-")[0]):
+            found.setdefault(attempt, set()).add(at)
+        newest[key] = epoch, step
 
-def _seen(samples: Iterable[Sampled]) -> dict[int, set[float]]:
-    found: dict[int, set[float]] = {}
-    known: dict[tuple[str, int], tuple[float, float]] = {}
-    for sample in samples:
+    for task, told in story.reports.items():
+        for one in told:
+            see(True, task, one.attempt, one.at, one.values.get("epoch", 0.0), one.values.get("step", 0.0))
+    for sample in story.samples:
         for use in sample.tasks:
-            key = use.task, use.attempt
-            before, earlier = known.get(key, (sample.at - sample.seconds, 0.0))
-            if _trains(use.task) and use.step > earlier:
-                # The first of many steps may have been made long before the sample, and so may the last.
-                took = (use.step - earlier) / use.rate if use.rate else 0.0
-                first = sample.at if earlier else max(before, sample.at - took)
-                last = min(sample.at, before + took) if earlier and took else sample.at
-                found.setdefault(use.attempt, set()).update((min(first, last), last))
-            known[key] = sample.at, max(earlier, use.step)
-    return found
+            see(False, use.task, use.attempt, sample.at, 0.0, use.step)
+    return {number: sorted(times) for number, times in sorted(found.items())}
 
 
 def _usual(times: Sequence[float]) -> float:
@@ -200,51 +133,23 @@ def _usual(times: Sequence[float]) -> float:
     return pauses[len(pauses) // 2] if pauses else 0.0
 
 
-def _trains(task: str) -> bool:
-    return trains(task.rpartition("-")[0])
-
-
-def _standstills(samples: Iterable[Sampled]) -> Iterator[tuple[float, float]]:
-    """When tasks waited at a meeting for others that did not come, or for their input."""
-    latest: dict[str, Sampled] = {}
-    for sample in samples:
-        latest[sample.host] = sample
-        attempts = {use.task: use.attempt for one in latest.values() for use in one.tasks if use.came}
-        missing, there = stragglers.absent(latest, attempts)
-        if missing:
-            waiting = [max(use.waits, use.reads) for name, use in stragglers.running(latest, attempts).items() if name in there]
-            yield sample.at - max(sample.seconds, min(waiting)), sample.at
-
-
-def _has_failed(story: Story) -> bool:
+def _counts_until(story: Story) -> float | None:
+    """Until when the work of the last attempt counts: to its end, or to the last save of a run that has not ended well; None: unknown."""
     verdict = story.cluster.verdict
-    return story.is_cut or (verdict is not None and verdict.outcome is not Outcome.SUCCEEDED)
-
-
-def _saved_at_end(story: Story) -> float | None:
-    """Until when the work of a run that has not ended well was saved; None: it has ended well, has saved itself, or this is unknown."""
-    verdict = story.cluster.verdict
-    has_saved = verdict is not None and verdict.saved is not None
-    return story.cluster.saved_at or None if _has_failed(story) and not has_saved else None
+    counts = not story.is_cut if verdict is None else verdict.outcome is Outcome.SUCCEEDED or verdict.saved is not None
+    return story.ended if counts else story.cluster.saved_at or None
 
 
 def _unknown(story: Story) -> Iterator[str]:
     trained = list(dict.fromkeys(span.attempt for span in story.band if span.kind == TRAINS))
-    grown = _grown(story)
-    if missing := [str(number) for number in trained if number not in grown]:
+    seen = _steps(story)
+    if missing := [str(number) for number in trained if number not in seen]:
         yield f"orch saw no step in attempt {few(missing)}: worker.report(step=...) tells of steps"
     whole = {one.attempt for one in story.cluster.past if not one.task}
-    kept = kept_until(story.band, story.cluster.past, story.reports)
+    kept = run_story.kept_until(story.band, story.cluster.past, story.reports)
     if missing := [str(number) for number, until in kept.items() if until is None and number in trained and number in whole]:
         yield f"how much of attempt {few(missing)} was done again is not known: worker.report(step=...) of the whole training tells"
-    verdict = story.cluster.verdict
-    if (
-        trained
-        and trained[-1] == story.band[-1].attempt
-        and _has_failed(story)
-        and _saved_at_end(story) is None
-        and not (verdict and verdict.saved)
-    ):
+    if trained and trained[-1] == story.band[-1].attempt and _counts_until(story) is None:
         yield "the run did not end well, and orch has seen no save of it in its checkpoint directory"
     schedules = any(story.cluster.policy.role(task).serves for task in story.cluster.tasks.values() if task.trains)
     if schedules and any("epoch" in one.values for told in story.reports.values() for one in told[:1]):

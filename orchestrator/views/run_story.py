@@ -17,8 +17,8 @@ from ..model.state.cluster import Cluster, PastAttempt, Phase, TaskState, TaskSt
 
 WAITS, PREPARES, STARTS, TRAINS, LOST, STOPS, PAUSES = "waits for hosts", "prepares", "starts", "trains", "lost", "stops", "pauses"
 """What a run does, in the words of the report. ``lost``: it trained, and a restart began at an earlier step again."""
-COMPILES, STANDS, MAKES_NONE = "compiles", "stands still", "makes no step"
-"""What it does besides while its tasks run: before the first step, at a standstill, and between or after its steps; see goodput.py."""
+COMPILES, MAKES_NONE = "compiles", "makes no step"
+"""What it does besides while its tasks run: before the first step, and between or after its steps; see goodput.py."""
 _PHASES = {
     Phase.ALLOCATING: WAITS,
     Phase.CONNECTING: STARTS,
@@ -146,16 +146,22 @@ def with_losses(band: Sequence[Stretch], past: Sequence[PastAttempt], reports: M
     after it had reported step 40; one that begins after all reported steps has lost nothing. Without steps, a checkpoint in the run
     directory tells.
     """
-    kept = kept_until(band, past, reports)
+    for attempt, until in kept_until(band, past, reports).items():
+        if until is not None:
+            band = overlaid(band, until, math.inf, LOST, attempt)
+    return tuple(band)
+
+
+def overlaid(band: Sequence[Stretch], begun: float, ended: float, kind: str, attempt: int) -> tuple[Stretch, ...]:
+    """The band, in which the training of an attempt between two times is of this kind."""
     found: list[Stretch] = []
     for span in band:
-        until = kept.get(span.attempt)
-        if span.kind != TRAINS or until is None or until >= span.ended:
+        first, last = max(begun, span.begun), min(ended, span.ended)
+        if span.kind != TRAINS or span.attempt != attempt or first >= last:
             found.append(span)
             continue
-        middle = max(span.begun, until)
-        found += [Stretch(span.begun, middle, TRAINS, span.attempt)] if middle > span.begun else []
-        found.append(Stretch(middle, span.ended, LOST, span.attempt))
+        parts = ((span.begun, first, TRAINS), (first, last, kind), (last, span.ended, TRAINS))
+        found += [Stretch(at, until, one, attempt) for at, until, one in parts if until > at]
     return tuple(found)
 
 

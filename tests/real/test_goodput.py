@@ -49,11 +49,11 @@ def test_the_time_of_a_restarted_training_is_where_its_program_saw_it(orch: Any,
     seconds, whole = found["seconds"], sum(found["seconds"].values())
     print(seconds, {number: times[-1] - times[0] for number, times in steps.items()})
     assert found["unknown"] == []
-    assert seconds["trained"] == pytest.approx(steps["2"][-1] - steps["2"][0], abs=1.5)
-    assert seconds["done_again"] == pytest.approx(steps["1"][-1] - steps["1"][0], abs=1.5)
+    assert seconds["trained"] == pytest.approx(steps["2"][-1] - steps["2"][0], abs=2.5)
+    assert seconds["done_again"] == pytest.approx(steps["1"][-1] - steps["1"][0], abs=2.5)
     story = gather(RunDir(Path(shown["directory"])))
-    assert seconds["no_step"] == pytest.approx(story.ended - steps["2"][-1], abs=1.5)
-    assert seconds["no_step"] > 11
+    assert seconds["no_step"] == pytest.approx(story.ended - steps["2"][-1], abs=2.5)
+    assert seconds["no_step"] > 9.5
     assert seconds["compiled"] > 0.3
     assert found["share"] == pytest.approx((steps["2"][-1] - steps["2"][0]) / whole, abs=0.05)
     assert whole == pytest.approx(story.ended - story.begun, abs=0.01)

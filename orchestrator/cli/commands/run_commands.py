@@ -155,14 +155,13 @@ def _print_runs(
     every = _begin(found, begins or ("",))
     cut = slice(-most if most else None, None)
     runs = [summarise(one, time.time()) for one in (every if sort else every[cut])]
-    is_measured = run_list.GOODPUT in (sort, *columns)
-    runs, together = _with_goodput(runs) if is_measured else (runs, [])
+    runs, together = _with_goodput(runs) if sort == run_list.GOODPUT else (runs, [])
     runs = run_list.ordered(runs, sort)[cut] if sort else runs
-    if sort and not is_measured and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
+    if sort and sort != run_list.GOODPUT and not any(run_list.has_number(one, sort) for one in runs) and not run_list.column(runs, sort):
         _tell_unknown("reported a number", sort, [*run_list.names(runs)[:9], *run_list.COLUMNS])
     known = sorted({each for one in runs for each in one.values or ()})
     for name in columns if runs else ():
-        if name not in (*known, run_list.GOODPUT):
+        if name not in known:
             _tell_unknown("a value", name, known)
     if form == "json":
         print_json([asdict(one) for one in runs])
@@ -187,23 +186,24 @@ def _with_goodput(runs: Sequence[RunSummary]) -> tuple[list[RunSummary], list[st
     from ...views import goodput, story_gather  # not for a help text
 
     found: dict[str, goodput.Goodput] = {}
+    names: dict[str, list[goodput.Goodput]] = {}
     for run in runs:
         with contextlib.suppress(OrchError):  # the table says what cannot be read
-            if (measured := goodput.measure(story_gather.gather(RunDir(Path(run.directory))))).seconds:
-                found[run.run] = measured
-    names = {name: [one for run, one in found.items() if name_of(run) == name] for name in dict.fromkeys(map(name_of, found))}
+            if (own := goodput.measure(story_gather.gather(RunDir(Path(run.directory))))).seconds:
+                found[run.run] = own
+                names.setdefault(name_of(run.run), []).append(own)
     totals = {name: goodput.total(each) for name, each in names.items()}
 
-    def with_own(run: RunSummary) -> RunSummary:
+    def measured(run: RunSummary) -> RunSummary:
         if (own := found.get(run.run)) is None:
             return run
-        values = run.values if own.share is None else {**(run.values or {}), run_list.GOODPUT: round(own.share, 4)}
+        values = run.values if own.share is None else {**(run.values or {}), run_list.GOODPUT: own.share}
         return replace(run, goodput=goodput.to_json(own, totals[name_of(run.run)]), values=values)
 
-    lines = [
-        f"goodput of {name}, {len(names[name])} runs: {totals[name].text}; {totals[name].rest}" for name in names if len(names[name]) > 1
+    several = {name: len(each) for name, each in names.items() if len(each) > 1}
+    return [*map(measured, runs)], [
+        f"goodput of {name}, {count} runs: {totals[name].text}; {totals[name].rest}" for name, count in several.items()
     ]
-    return [with_own(run) for run in runs], lines
 
 
 def _begin(runs: Sequence[RunDir], begins: tuple[str, ...]) -> list[RunDir]:
