@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from worker.protocol.task_files import SCALE
 from worker.settings.checkpoint_settings import CheckpointSettings
@@ -18,7 +20,7 @@ from worker.values.words import count_of
 from .api import check_script, start
 from .backends import load
 from .backends.warm_process import one_import
-from .checks.scaling import ALL, EACH, LIKE, Answer, Row, Size, answer, measured_s, size_of, to_json, way_of
+from .checks.scaling import ALL, EACH, LIKE, Row, Size, answer, measured_s, size_of, way_of
 from .errors import OrchError, UsageError
 from .handle import Run, RunFailed
 from .model.settings import ClusterSpec
@@ -34,9 +36,9 @@ from .record.samples import read_samples
 _POLL_S = 0.1
 ENOUGH = 1 / 3
 """A program that ends by itself is measured if it has trained for this share of the time."""
-ON_GPUS = "on GPUs the exchange is part of computing here: orch profile --for 2s of a run shows how long it takes"
 FULL = 0.9
 """The share of the cores of a host from which on they are all in use."""
+NO_EXCHANGE = "the exchange is part of computing here, as on GPUs: orch profile --for 2s of a run shows how long it takes"
 
 
 def scale(
@@ -48,8 +50,8 @@ def scale(
     limit_s: float = 600.0,
     batch_argument: str = "",
     say: Callable[[str], None] = lambda line: None,
-) -> Answer:
-    """Measure each size for so many seconds after its warm-up, and tell why the largest one is not as many times faster.
+) -> dict[str, Any]:
+    """Measure each size for so many seconds after its warm-up, and return the `answer`: why the largest is not as many times faster.
 
     `batch_argument`: the argument of the script that takes the size of a batch, to measure the other way of dividing it, too.
     `say`: gets a line before each size. Raises `UsageError` for a cluster that cannot be measured, `RunFailed` if the program fails, and
@@ -62,27 +64,23 @@ def scale(
     spec = replace(spec, tasks=tasks, timeouts=timeouts, restart=Restart(), tensorboard="", checkpoints=CheckpointSettings())
     spec = replace(spec, verify=VerifySettings(), scale=ScaleSettings(True))
     old = list_runs(Path(home))
-    others, notes = list[Size](), dict[str, None]()
 
     def measure(workers: int, batch: int = 0) -> Size:
         say(f"{count_of(workers, 'worker')}{f', with a batch of {batch}' if batch else ''}: {seconds:g} s after the warm-up")
-        with start(_of_size(spec, workers, batch_argument if batch else "", batch), home, {**os.environ, **imported}) as run:
+        with start(_of_size(spec, workers, batch_argument, batch), home, {**os.environ, **imported}) as run:
             rows = _measure(run, workers, seconds, limit_s)
             run.stop(now=True)
-        if workers > 1 and _has_gpus(run):
-            notes[ON_GPUS] = None
-        return replace(size_of(rows, shares=_shares(run, workers)), batch=batch)
+        return size_of(rows, shares=_shares(run), batch=batch)
 
     with one_import(spec) as imported:
         found = [measure(workers) for workers in sizes]
-        if batch_argument:
-            others, why = _other_way(found, measure)
-            notes |= dict.fromkeys(why)
+        others, notes = _other_way(found, measure) if batch_argument else ([], [])
     for run in old:
         discard(run)
-    made = answer(found, others, [*notes])
+    has_exchange = all(size.parts["exchange"] for size in found if size.workers > 1)
+    made = answer(found, others, notes if has_exchange else [*notes, NO_EXCHANGE])
     newest = list_runs(Path(home))[-1]
-    newest.write(SCALED, json.dumps(to_json(made)))
+    newest.write(SCALED, json.dumps(made))
     newest.make_latest()
     return made
 
@@ -112,7 +110,7 @@ def _check(spec: ClusterSpec) -> None:
 
 def _of_size(spec: ClusterSpec, workers: int, argument: str, batch: int) -> ClusterSpec:
     tasks = tuple(replace(each, count=workers, least=0) if each.type == "worker" else each for each in spec.tasks)
-    given = (f"--{argument.lstrip('-')}", str(batch)) if argument else ()
+    given = (f"--{argument.lstrip('-')}", str(batch)) if batch else ()
     program = replace(spec.program, args=(*spec.program.args, *given))
     return replace(spec, name=f"{spec.name}-{workers}"[-40:].lstrip("-_."), tasks=tasks, program=program)
 
@@ -140,32 +138,26 @@ def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str
             seen = f"orch saw steps of {len(rows)} of {count_of(workers, 'worker')}"
             raise OrchError(f"{seen} in {limit_s:g} s: --limit gives more time, worker.report(step=...) tells of steps; {run.run_dir}")
         time.sleep(_POLL_S)
-    if workers > 1 and not any(row[6] for found in rows.values() for row in found) and not _has_gpus(run):
+    if workers > 1 and not any(row[6] for found in rows.values() for row in found) and not _visible_gpus(run):
         raise UsageError("the workers exchange nothing: each trains for itself. fix: build the model in the scope of worker.strategy()")
     return rows
 
 
-def _has_gpus(run: Run) -> bool:
+def _visible_gpus(run: Run) -> bool:
     planned = run._run.read_plan()
     return planned is not None and any(task.order.env.get(VISIBLE) for task in planned.members)
 
 
-def _shares(run: Run, workers: int) -> str:
+def _shares(run: Run) -> str:
     """What the workers of a run share, in words; empty: each has a host, or a GPU, of its own."""
     planned = run._run.read_plan()
     hosts = Counter(task.host for task in planned.members if task.id.type == "worker") if planned is not None else Counter()
     (host, count), *_ = hosts.most_common(1) or [("", 0)]
-    if count < 2 or _has_gpus(run):
+    if planned is None or count < 2 or _visible_gpus(run):
         return ""
+    facts = next(facts for facts in planned.hosts if facts.name == host)
     uses = [sample.use for sample in read_samples(run.run_dir) if sample.host == host][2:]
-    cores, used = (uses[-1].cores, sum(use.cpu for use in uses) / 100 / len(uses)) if uses else (0, 0.0)
-    is_here = any(facts.is_here for facts in planned.hosts if facts.name == host) if planned is not None else False
-    who = f"all {count} workers" if count == workers else f"{count} of {workers} workers"
-    what = f"{who} share the {cores or ''} cores of {'this machine' if is_here else host}, of which {used:.1f} are in use"
-    is_full = used >= FULL * cores
-    follows = (
-        "more workers cannot be faster there, and each part of a step waits for cores"
-        if is_full
-        else "a speed-up there tells nothing of hosts"
-    )
-    return f"{what}: {follows}"
+    what = f"{count} workers share the {facts.cores or ''} cores of {'this machine' if facts.is_here else host}"
+    if uses and statistics.fmean(use.cpu / max(1, use.cores) for use in uses) < 100 * FULL:
+        return f"{what}, which are not all in use: a speed-up there tells nothing of hosts"
+    return f"{what}: more workers cannot be faster there, and each part of a step waits for cores"

@@ -163,7 +163,8 @@ class BedHost:
     @contextmanager
     def slow_link(self, megabits: int) -> Iterator[None]:
         """What the host sends goes no faster than so many megabits a second, as long as this lasts."""
-        _ip(f"netns exec {self.netns} tc qdisc add dev eth0 root tbf rate {megabits}mbit burst 32kbit latency 400ms")
+        burst = max(32, 4 * megabits)  # what a timer of the kernel lets through at once
+        _ip(f"netns exec {self.netns} tc qdisc add dev eth0 root tbf rate {megabits}mbit burst {burst}kbit latency 400ms")
         try:
             yield
         finally:

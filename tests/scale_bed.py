@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 from orchestrator.api import read_spec
@@ -22,8 +23,10 @@ PROGRAM = Path(__file__).parent / "programs/bounds.py"
 CASES = {  # the bound, the rate of each host in Mbit/s, the words of the program; sleeps are long beside what a busy machine adds
     "exchange-20": ("exchange", 20, "--compute 0.3 --kilobytes 1000"),
     "exchange-100": ("exchange", 100, "--compute 0.3 --kilobytes 5000"),
+    "exchange-1000": ("exchange", 1000, "--compute 0.3 --kilobytes 50000"),
     "input": ("input", 0, "--compute 0.3 --input 0.8"),
     "slow": ("waiting", 0, "--compute 0.3 --slow 0.4"),
+    "turns": ("waiting", 0, "--compute 0.3 --turns 0.4"),
     "python": ("Python", 0, "--compute 0.3 --python 0.4"),
     "computing": ("computing", 0, "--compute 0.8"),
     "divided": ("computing", 0, "--compute 0.2 --each 0.06 --batch 24 --for-all"),
@@ -40,7 +43,8 @@ def trial(bed: beds.Bed, name: str, home: str, sizes: list[int], seconds: float)
     with contextlib.ExitStack() as links:
         for host in hosts if rate else ():
             links.enter_context(host.slow_link(rate))
-        return scale(spec, home, sizes, seconds=seconds, limit_s=300).sizes
+        found = scale(spec, home, sizes, seconds=seconds, limit_s=300)["sizes"]
+    return tuple(Size(**{field.name: size[field.name] for field in fields(Size)}) for size in found)
 
 
 def main() -> int:
@@ -59,12 +63,12 @@ def main() -> int:
                 found = trial(bed, name, home, sizes, asked.seconds)
             for count in range(2, len(sizes) + 1):
                 made = answer(found[:count])
-                named.append(made.bound == CASES[name][0])
+                named.append(made["bound"] == CASES[name][0])
                 if not named[-1]:
-                    print("\n".join(made.text), flush=True)
+                    print("\n".join(made["text"]), flush=True)
             for count in range(2, len(sizes)):
                 off.append(forecast(found[:count], found[count].workers).step / found[count].step - 1)
-            print("\n".join(answer(found).text), flush=True)
+            print("\n".join(answer(found)["text"]), flush=True)
             print(f"{name}: the next size is off by {', '.join(f'{100 * share:+.0f} %' for share in off)}", flush=True)
         within = sum(abs(share) <= 0.15 for share in off)
         print(f"== {name}: {sum(named)} of {len(named)} named right, {within} of {len(off)} forecasts within 15 %", flush=True)

@@ -145,6 +145,7 @@ PURE_IMPORTS = {
             "operator",
             "re",
             "shlex",
+            "statistics",
             "string",
             "struct",
             "textwrap",

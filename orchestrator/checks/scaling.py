@@ -1,12 +1,15 @@
 """Tells why more workers are not as many times faster: from what a few sizes measured to the bound, what to change, and other sizes. Pure.
 
 A step of one worker has five parts: computing, the exchange of the gradients, the wait for the slowest worker, the wait for input, and
-Python between the graphs. All workers wait for the exchange; of the other time that a worker waits for its peers, the slowest has none.
+Python between the graphs. All workers wait for the exchange: of what they wait for their peers between two steps, it is as much as the one
+waits that waits least. The rest is the wait for the slowest.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,26 +20,28 @@ from worker.values.words import bytes_of, count_of
 from ..model.policy.stragglers import milliseconds
 from ..record.text.format import aligned
 
-Row = Sequence[float]
-"""The sums of one task at one time: the time, steps, seconds in TensorFlow, those of them for its peers, those for input, elements of the
-batches, collectives (messages) and their bytes; last the time between epochs, which all of these leave out."""
+Row = Sequence[Any]
+"""What one task tells at one time. Sums: the time, steps, seconds in TensorFlow, those of them for its peers, those for input, elements of
+the batches, collectives (messages) and their bytes, and the time between epochs, which all of these leave out. Last a list of pairs, at
+most so many that rows overlap: a step, and the seconds for its peers until then."""
 PARTS = ("computing", "exchange", "waiting", "input", "Python")
-ALL, EACH, OWN, UNKNOWN = "all", "worker", "own", "unknown"
+OWN = ("computing", "input", "Python")
+"""Those that a worker has without the others."""
+ALL, EACH, OTHER, UNKNOWN = "all", "worker", "other", "unknown"
 """What the batch does as workers are added: all share one, each has one of its own, the script has another rule, or orch sees none."""
 WARM_S, WARM_STEPS, FEWEST = 3.0, 5, 10
 """The first seconds and steps are left out, and what is measured has so many steps."""
 BOUND = 0.2
 """A part of a step that is named as the bound has this share of it."""
-SMALL_S, SMALL, HARDLY = 0.01, 0.4, 0.2
-"""A shorter step is too small if exchange, waits and Python have this share of it; so is a step that computes for less than the last share,
-and exchanges few bytes."""
-HOP_S = 0.0002
-"""The time of one message from a worker to the next, where only one size tells of the exchange."""
+SMALL_S, SMALL = 0.01, 0.4
+"""A step is too small if a worker computes for less, and messages, waits and Python have this share of it."""
 FEW_BYTES = 100_000
 """The time of fewer bytes is that of messages, so no rate is told."""
 LIKE = 0.1
 """Batches that differ by less are alike."""
-LEAST_ERROR = 0.05
+CHANGES = 0.5
+"""The slowest worker is another one from step to step if it waits for the slowest for this share of what the others wait."""
+LEAST_ERROR = 0.1
 TIMES = 4
 """Other sizes are told up to so many times the largest one."""
 
@@ -58,12 +63,11 @@ class Size:
     between: float = 0.0
     """The seconds between epochs for each step, with the validation."""
     slowest: str = ""
+    """Empty: another one from step to step."""
     why: str = ""
     """The part that takes the slowest worker longer than the others, in these seconds:"""
     its: float = 0.0
     others: float = 0.0
-    noise: float = 0.0
-    """By how much the two halves of the time differ."""
     shares: str = ""
     """What the workers share, in words; empty: each has cores, or a GPU, of its own."""
     batch: float = 0.0
@@ -78,60 +82,50 @@ class Size:
         return sum(self.parts[part] for part in parts) / self.step
 
 
-def begins(rows: Sequence[Row]) -> int:
-    """The place of the first row after the warm-up; the number of rows, if there is none yet."""
+def _measured(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows after the warm-up."""
     first = next((row for row in rows if row[1]), None)
-    if first is None:
-        return len(rows)
-    return next((at for at, row in enumerate(rows) if row[0] - first[0] >= WARM_S and row[1] - first[1] >= WARM_STEPS), len(rows))
+    warm = (at for at, row in enumerate(rows) if first and row[0] - first[0] >= WARM_S and row[1] - first[1] >= WARM_STEPS)
+    return rows[next(warm, len(rows)) :]
 
 
 def measured_s(rows: Sequence[Row]) -> float:
     """The seconds after the warm-up; 0: too few steps."""
-    found = rows[begins(rows) :]
+    found = _measured(rows)
     return found[-1][0] - found[0][0] if found and found[-1][1] - found[0][1] >= FEWEST else 0.0
 
 
 def size_of(tasks: Mapping[str, Sequence[Row]], **known: Any) -> Size:
     """What the rows of all tasks of one size tell. Each has been measured."""
-    windows = {task: rows[begins(rows) :] for task, rows in tasks.items()}
+    windows = {task: _measured(rows) for task, rows in tasks.items()}
     each = {task: _parts(rows[0], rows[-1]) for task, rows in windows.items()}
-    steps = {task: rows[-1][1] - rows[0][1] for task, rows in windows.items()}
     slowest = min(each, key=lambda task: each[task]["peers"])
     others = [parts for task, parts in each.items() if task != slowest] or [each[slowest]]
-    mean = {part: sum(parts[part] for parts in others) / len(others) for part in others[0]}
-    exchange = each[slowest]["peers"]
-    parts = {part: mean[part] for part in ("computing", "input", "Python")} | {"exchange": exchange, "waiting": mean["peers"] - exchange}
-    longer = {part: each[slowest][part] - mean[part] for part in ("computing", "input", "Python")}
-    why = max(longer, key=lambda part: longer[part])
-    total = {at: sum((rows[-1][at] - rows[0][at]) / steps[task] for task, rows in windows.items()) for at in (5, 6, 7, 8)}
-    return Size(
-        len(tasks),
-        sum(parts.values()),
-        {part: parts[part] for part in PARTS},
-        examples=total[5],
-        messages=total[6] / len(tasks),
-        bytes=total[7] / len(tasks),
-        between=total[8] / len(tasks),
-        slowest=slowest,
-        why=why,
-        its=each[slowest][why],
-        others=mean[why],
-        noise=max(map(_noise, windows.values())),
-        **known,
-    )
+    mean = {part: statistics.fmean(parts[part] for parts in others) for part in others[0]}
+    exchange = min(_exchange_of([*windows.values()]), each[slowest]["peers"])
+    parts = {**mean, "exchange": exchange, "waiting": mean["peers"] - exchange}
+    why = max(OWN, key=lambda part: each[slowest][part] - mean[part])
+    changes = each[slowest]["peers"] - exchange > CHANGES * parts["waiting"]
+    totals = [sum((rows[-1][at] - rows[0][at]) / (rows[-1][1] - rows[0][1]) for rows in windows.values()) for at in (5, 6, 7, 8)]
+    examples, messages, size, between = totals[0], *(total / len(tasks) for total in totals[1:])
+    step = mean["peers"] + sum(mean[part] for part in OWN)
+    found = Size(len(tasks), step, {part: parts[part] for part in PARTS}, examples, messages, size, between, **known)
+    return replace(found, slowest="" if changes else slowest, why=why, its=each[slowest][why], others=mean[why])
 
 
 def _parts(first: Row, last: Row) -> dict[str, float]:
-    seconds, steps, inside, peers, fetched, *_ = (end - begun for begun, end in zip(first, last, strict=True))
+    seconds, steps, inside, peers, fetched = (last[at] - first[at] for at in range(5))
     found = {"peers": peers, "input": fetched, "Python": max(0.0, seconds - inside)}
     return {part: took / steps for part, took in {"computing": max(0.0, seconds - sum(found.values())), **found}.items()}
 
 
-def _noise(rows: Sequence[Row]) -> float:
-    middle = rows[len(rows) // 2]
-    rates = [(end[1] - begun[1]) / max(1e-9, end[0] - begun[0]) for begun, end in ((rows[0], middle), (middle, rows[-1]))]
-    return abs(rates[0] - rates[1]) / max(1e-9, sum(rates) / 2) if len(rows) > 3 else 0.0
+def _exchange_of(windows: Sequence[Sequence[Row]]) -> float:
+    """The seconds of a step for which each worker waits: between two steps that all tell, those of the worker that waits least."""
+    told = [{step: waited for row in rows for step, waited in row[9] if rows[0][1] <= step <= rows[-1][1]} for rows in windows]
+    steps = sorted(set.intersection(*map(set, told)))
+    if len(steps) < 2:
+        return math.inf
+    return sum(min(one[last] - one[first] for one in told) for first, last in itertools.pairwise(steps)) / (steps[-1] - steps[0])
 
 
 # --- other sizes ----------------------------------------------------------------------------------
@@ -144,65 +138,44 @@ def way_of(sizes: Sequence[Size]) -> str:
     for way, found in ((EACH, [size.examples / size.workers for size in sizes]), (ALL, [size.examples for size in sizes])):
         if max(found) <= (1 + LIKE) * min(found):
             return way
-    return OWN
+    return OTHER
 
 
-def forecast(sizes: Sequence[Size], workers: int, *, latency: float | None = None) -> Size:
-    """The step of another number of workers. `latency`: the share of messages in the exchange, if one size alone tells; None: a guess."""
+def forecast(sizes: Sequence[Size], workers: int, *, of_messages: float | None = None) -> Size:
+    """The step of another number of workers. `of_messages`: their share in the exchange, if one size alone tells; None: a guess."""
     way, last = way_of(sizes), sizes[-1]
-    examples = last.examples if way == ALL else last.examples / last.workers * workers
     many = [size for size in sizes if size.workers > 1]
-
-    def of_part(part: str) -> float:
-        if way == ALL:  # what each worker gets becomes less
-            return _line([(1 / size.workers, size.parts[part]) for size in sizes])(1 / workers)
-        return _line([(size.workers, size.parts[part]) for size in sizes])(workers) if part == "input" else _mean(sizes, part)
-
-    parts = {
-        "computing": of_part("computing"),
-        "exchange": _exchange(many, latency)(workers),
-        "waiting": many[-1].parts["waiting"] if many and workers > 1 else 0.0,
-        "input": of_part("input"),
-        "Python": _mean(sizes, "Python"),
-    }
+    parts = {part: statistics.fmean(size.parts[part] for size in many or sizes) for part in OWN}
+    if way == ALL:  # what each worker gets becomes less
+        parts |= {part: _line([(1 / size.workers, size.parts[part]) for size in sizes])(1 / workers) for part in ("computing", "input")}
+    else:
+        parts["input"] = _line([(size.workers, size.parts["input"]) for size in sizes])(workers)
+    parts |= {"exchange": _exchange(many, workers, of_messages), "waiting": last.parts["waiting"]}
+    examples = last.examples if way == ALL else last.examples / last.workers * workers
     return replace(last, workers=workers, step=sum(parts.values()), parts=parts, examples=examples)
-
-
-def _mean(sizes: Sequence[Size], part: str) -> float:
-    found = [size for size in sizes if size.workers > 1] or sizes
-    return sum(size.parts[part] for size in found) / len(found)
 
 
 def _line(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
     """The line through points, which neither falls nor begins below zero."""
-    count = len(points)
-    middle, height = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
-    spread = sum((x - middle) ** 2 for x, _ in points)
-    slope = max(0.0, sum((x - middle) * (y - height) for x, y in points) / spread) if spread else 0.0
-    if slope * middle > height:
-        slope = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
-    return lambda x: max(0.0, height - slope * middle) + slope * x
+    xs, ys = zip(*points, strict=True)
+    slope, height = statistics.linear_regression(xs, ys) if len(points) > 1 else (0.0, ys[0])
+    if slope < 0:
+        slope, height = 0.0, statistics.fmean(ys)
+    if height < 0:
+        slope, height = sum(x * y for x, y in points) / sum(x * x for x in xs), 0.0
+    return lambda x: height + slope * x
 
 
-def _exchange(many: Sequence[Size], latency: float | None) -> Callable[[int], float]:
-    """The seconds of an exchange in a ring: each worker sends 2 (n - 1) messages of one n-th of the gradients, one after the other."""
-    if not many:
-        return lambda workers: 0.0
-    points = [(size.workers - 1.0, (size.workers - 1) / size.workers, size.parts["exchange"]) for size in many]
-    hops, bulk, took = points[-1]
-    least = 1.0 if many[-1].bytes < FEW_BYTES else 2 * hops * HOP_S * many[-1].messages / max(1e-9, took)
-    of_hops = least if latency is None else latency
-    each, all_of_it = min(1.0, of_hops) * took / hops, (1 - min(1.0, of_hops)) * took / bulk
-    if len(points) > 1 and latency is None:
-        uu, uv, vv = (sum(one * other for one, other in found) for found in _products(points))
-        uy, vy = sum(u * y for u, _, y in points), sum(v * y for _, v, y in points)
-        each, all_of_it = (vv * uy - uv * vy) / (uu * vv - uv * uv), (uu * vy - uv * uy) / (uu * vv - uv * uv)
-        each, all_of_it = (0.0, vy / vv) if each < 0 else (uy / uu, 0.0) if all_of_it < 0 else (each, all_of_it)
-    return lambda workers: each * (workers - 1) + all_of_it * (workers - 1) / workers
+def _exchange(many: Sequence[Size], workers: int, of_messages: float | None) -> float:
+    """The seconds of an exchange in a ring: each of n workers sends 2 (n - 1) messages of one n-th of the gradients, one after the other.
 
-
-def _products(points: Sequence[tuple[float, float, float]]) -> list[list[tuple[float, float]]]:
-    return [[(u, u) for u, _, _ in points], [(u, v) for u, v, _ in points], [(v, v) for _, v, _ in points]]
+    So a message takes some time of its own, and a time in proportion to 1 / n.
+    """
+    points = [(1 / size.workers, size.parts["exchange"] / (size.workers - 1)) for size in many]
+    if len(points) == 1:
+        share = float(many[0].bytes < FEW_BYTES) if of_messages is None else of_messages
+        points.append((0.0, share * points[0][1]))
+    return _line(points)(1 / workers) * (workers - 1) if points else 0.0
 
 
 def error_of(sizes: Sequence[Size], workers: int) -> float:
@@ -212,158 +185,144 @@ def error_of(sizes: Sequence[Size], workers: int) -> float:
         found = abs(forecast(rest, last.workers).step / last.step - 1)
     else:
         guess = forecast(sizes, workers).step
-        found = max(abs(forecast(sizes, workers, latency=share).step / guess - 1) for share in (0.0, 1.0))
-    return float(max(found, LEAST_ERROR, *(size.noise for size in sizes)) * max(1.0, math.log2(workers / last.workers)))
+        found = max(abs(forecast(sizes, workers, of_messages=share).step / guess - 1) for share in (0.0, 1.0))
+    return max(found, LEAST_ERROR) * max(1.0, math.log2(workers / last.workers))
 
 
-# --- the bound ------------------------------------------------------------------------------------
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def bound_of(size: Size) -> str:
     """The part that keeps the workers from being faster; ``computing``: none does; ``small``: the step is."""
     name = max(PARTS[1:], key=lambda part: size.parts[part])
-    is_short = size.step < SMALL_S or (name == "exchange" and size.bytes < FEW_BYTES and size.share("computing") < HARDLY)
-    if is_short and name != "input" and size.share("exchange", "waiting", "Python") >= SMALL:
+    is_other = name == "input" or (name == "waiting" and size.slowest) or (name == "exchange" and size.bytes >= FEW_BYTES)
+    is_short = size.parts["computing"] + size.parts["Python"] < SMALL_S
+    if is_short and not is_other and size.share("exchange", "waiting", "Python") >= SMALL:
         return "small"
     if size.share(name) < BOUND:
         return "computing"
     # While the others wait for the slowest worker's input, they read ahead: theirs may be as slow.
-    return "input" if name == "waiting" and size.why == "input" else name
+    return "input" if name == "waiting" and size.slowest and size.why == "input" else name
 
 
-def _describe(size: Size, bound: str) -> str:
-    is_first = bound == "input" and size.why == "input" and size.parts["waiting"] > size.parts["input"]
-    shares = ("input", "waiting") if is_first else (bound,)
-    part = f"{100 * size.share(*shares):.0f} % of a step" if bound in PARTS else ""
-    if bound == "exchange":
-        rate = 2 * (size.workers - 1) / size.workers * size.bytes / size.parts["exchange"]
-        what = f"{bytes_of(round(size.bytes))} in {count_of(round(size.messages), 'message')}"
-        return f"{part} is the exchange of {what}" + (f", at {bytes_of(round(rate))} a second" if size.bytes >= FEW_BYTES else "")
-    if bound == "waiting":
-        what = {"computing": "computing", "input": "wait for input", "Python": "Python between the graphs"}[size.why]
-        found = f"{part} is the wait for {size.slowest}"
-        return f"{found}: its {what} takes {milliseconds(size.its)}, that of the others {milliseconds(size.others)}"
-    if bound == "small":
-        rest = 100 * size.share("exchange", "waiting", "Python")
-        return f"a step of {milliseconds(size.step)} is too small: {rest:.0f} % of it is Python, messages and waits"
-    if is_first:
-        return f"{part} is the wait for input, first of {size.slowest}; the others read ahead meanwhile, and theirs may be as slow"
-    what = {"input": "the wait for input", "Python": "Python between the graphs", "computing": "computing"}[bound]
-    return f"{part} is {what}" + (f": {milliseconds(size.parts[bound])}" if bound != "computing" else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Holds what `orch scale` says."""
-
-    sizes: tuple[Size, ...]
-    others: tuple[Size, ...]
-    """What was measured with the batches of `--batch-argument`."""
-    way: str
-    bound: str
-    forecasts: tuple[tuple[Size, float], ...]
-    """Sizes that were not run, each with the share by which it may be wrong."""
-    text: tuple[str, ...] = ()
-
-
-def answer(sizes: Sequence[Size], others: Sequence[Size] = (), notes: Sequence[str] = ()) -> Answer:
-    """The answer, from the sizes in their order."""
-    last, way = sizes[-1], way_of(sizes)
-    found: tuple[tuple[Size, float], ...] = ()
-    if len(sizes) > 1 and not last.shares and way != OWN:
-        found = tuple((forecast(sizes, number), error_of(sizes, number)) for number in (2 * last.workers, TIMES * last.workers))
-    made = Answer(tuple(sizes), tuple(others), way, bound_of(last), found)
-    return replace(made, text=(*_table(made), "", *_lines(made), *notes))
-
-
-def _table(made: Answer) -> list[str]:
-    first, is_known = made.sizes[0], made.way != UNKNOWN
-    rows = [["workers", "examples/s" if is_known else "steps/s", "speed-up", "step", "compute", *PARTS[1:]]]
-    for size in (*made.sizes, *made.others, *(one for one, _ in made.forecasts)):
-        about = "" if size in made.sizes or size in made.others else "~"
-        up = "-" if made.sizes[-1].shares else f"{about}{size.speed / first.speed:.2f} x"
-        shares = [f"{100 * size.share(part):.0f} %" for part in PARTS]
-        speed = f"{about}{size.speed:,.{0 if size.speed >= 100 else 1}f}"
-        rows.append([f"{about}{size.workers}{'*' if size.batch else ''}", speed, up, milliseconds(size.step), *shares])
-    return aligned([[*row, ""] for row in rows], right=range(len(rows[0])))
-
-
-def _lines(made: Answer) -> list[str]:
-    first, last = made.sizes[0], made.sizes[-1]
-    lines = [f"batch: {_batch(made)}"]
-    if last.shares:
-        lines.append(f"{last.shares}. On hosts of their own: -H HOST,HOST")
-    who, is_alone = count_of(last.workers, "worker"), last.shares or len(made.sizes) == 1
-    up = f"{who}:" if is_alone else f"{who} are {last.speed / first.speed:.1f} x as fast as {first.workers}:"
-    line = f"{up} {_describe(last, made.bound)}"
-    if made.forecasts and (turn := _turn(made)):
-        line += f"; from {turn[0]} workers on the bound is {turn[1]}"
-    lines.append(line)
-    for one, error in made.forecasts:
-        lines.append(f"{one.workers} workers: about {one.speed / first.speed:.1f} x, within {100 * error:.0f} %")
-    if made.others:
-        other = made.others[-1]
-        up = "" if last.shares else f", {other.speed / first.speed:.1f} x"
-        lines.append(f"*with a batch of {other.batch:.0f}, {count_of(other.workers, 'worker')}: {other.speed:,.0f} examples a second{up}")
-    if last.between > BOUND * last.step:
-        lines.append(f"left out: {milliseconds(last.between)} for each step between epochs, with the validation")
-    if not (last.shares and made.bound in ("computing", "exchange")):
-        lines.append(f"try: {_advice(made)}")
-    return lines
-
-
-def _advice(made: Answer) -> str:
-    size, batch = made.sizes[-1], _of_each(made)
-    gain = 2 * size.step / (size.step + size.parts["computing"] + size.parts["input"])
-    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch else "twice the batch"
-    return {
-        "exchange": f"{larger} (half the exchanges for each example: about {gain:.1f} x the speed), or a faster network",
-        "small": f"{larger} or more, or several steps in one graph (compile(steps_per_execution=10))",
-        "waiting": f"look at {size.slowest} with orch stacks, and at its host with orch top",
-        "input": "prefetch, cache and a parallel map; orch help input",
-        "Python": "take it out of the loop, or run several steps in one graph (compile(steps_per_execution=10))",
-        "computing": "a batch for each worker, so that a step of more workers has more examples" if made.way == ALL else "more workers",
-    }[made.bound]
-
-
-def _of_each(made: Answer) -> float:
-    """The examples of one worker in a step of the largest size. Where they are the same in all sizes, a smaller last batch can only lessen
-    the mean that a size had in its time."""
-    found = [size.examples / size.workers for size in made.sizes]
-    return max(found) if made.way == EACH else found[-1]
-
-
-def _turn(made: Answer) -> tuple[int, str] | None:
-    last = made.sizes[-1].workers
-    bounds = {number: bound_of(forecast(made.sizes, number)) for number in range(last + 1, TIMES * last + 1)}
-    words = {"waiting": "the slowest worker", "small": "the size of a step", **{part: f"the {part}" for part in ("exchange", "input")}}
-    return next(((number, words.get(name, name)) for number, name in bounds.items() if name != made.bound), None)
-
-
-def _batch(made: Answer) -> str:
-    each = ", ".join(f"{size.examples / size.workers:.0f}" for size in made.sizes)
-    total = ", ".join(f"{size.examples:.0f}" for size in made.sizes)
-    return {
-        ALL: f"{made.sizes[0].examples:.0f} for all workers together, the same in all sizes ({each} for each)",
-        EACH: f"{_of_each(made):.0f} for each worker, the same in all sizes ({total} together)",
-        OWN: f"the script has another rule ({total} together), so other sizes are not told",
-        UNKNOWN: "orch sees none; if each worker has its own, a step of n workers has n times as many examples",
-    }[made.way]
-
-
-def to_json(made: Answer) -> dict[str, Any]:
-    """The answer for programs."""
-    first = made.sizes[0]
+def answer(sizes: Sequence[Size], others: Sequence[Size] = (), notes: Sequence[str] = ()) -> dict[str, Any]:
+    """What `orch scale` says, for programs; ``text`` is for people. `others`: measured with the batches of `--batch-argument`."""
+    last, forecasts = sizes[-1], list[tuple[Size, float]]()
+    if len(sizes) > 1 and not last.shares and way_of(sizes) != OTHER:
+        forecasts = [(forecast(sizes, number), error_of(sizes, number)) for number in (2 * last.workers, TIMES * last.workers)]
 
     def of_size(size: Size) -> dict[str, Any]:
         known = "examples_per_s" if size.examples else "steps_per_s"
-        return {**asdict(size), known: size.speed, "speed_up": None if size.shares else size.speed / first.speed, "bound": bound_of(size)}
+        up = None if size.shares else size.speed / sizes[0].speed
+        return {**asdict(size), known: size.speed, "speed_up": up, "bound": bound_of(size)}
 
     return {
-        "sizes": [of_size(size) for size in made.sizes],
-        "other_batches": [of_size(size) for size in made.others],
-        "forecasts": [{**of_size(size), "error": error} for size, error in made.forecasts],
-        "batch_is_for": made.way,
-        "bound": made.bound,
-        "text": list(made.text),
+        "sizes": [of_size(size) for size in sizes],
+        "other_batches": [of_size(size) for size in others],
+        "forecasts": [{**of_size(size), "error": error} for size, error in forecasts],
+        "batch_is_for": way_of(sizes),
+        "bound": bound_of(last),
+        "text": [*_table(sizes), "", *_lines(sizes, others, forecasts), *notes],
     }
+
+
+def _table(sizes: Sequence[Size]) -> list[str]:
+    is_known = way_of(sizes) != UNKNOWN
+    rows = [["workers", "examples/s" if is_known else "steps/s", "speed-up", "step", "compute", *PARTS[1:]]]
+    for size in sizes:
+        up = "-" if sizes[-1].shares else f"{size.speed / sizes[0].speed:.2f} x"
+        shares = [f"{100 * size.share(part):.0f} %" for part in PARTS]
+        rows.append([str(size.workers), f"{size.speed:,.{0 if size.speed >= 100 else 1}f}", up, milliseconds(size.step), *shares])
+    return aligned([[*row, ""] for row in rows], right=range(len(rows[0])))
+
+
+def _lines(sizes: Sequence[Size], others: Sequence[Size], forecasts: Sequence[tuple[Size, float]]) -> list[str]:
+    first, last, bound = sizes[0], sizes[-1], bound_of(sizes[-1])
+    lines = [f"batch: {_batch(sizes)}"]
+    if last.shares:
+        lines.append(f"{last.shares}. On hosts of their own: -H HOST,HOST")
+    who, is_alone = count_of(last.workers, "worker"), last.shares or len(sizes) == 1
+    up = who if is_alone else f"{who} are {last.speed / first.speed:.1f} x as fast as {first.workers}"
+    lines.append(f"{up}: {_describe(last)}{_turn(sizes) if forecasts else ''}")
+    for one, error in forecasts:
+        lines.append(f"{one.workers} workers: about {one.speed / first.speed:.1f} x, within {100 * error:.0f} %")
+    for other in others:
+        up = "" if last.shares else f", {other.speed / first.speed:.1f} x"
+        what = f"with a batch of {other.batch:.0f}, {count_of(other.workers, 'worker')}: {other.speed:,.0f} examples a second{up}"
+        lines.append(f"{what}; {_describe(other)}")
+    if last.between > BOUND * last.step:
+        lines.append(f"left out: {milliseconds(last.between)} for each step between epochs, with the validation")
+    if not (last.shares and bound in ("computing", "exchange")):
+        lines.append(f"try: {_advice(sizes)}")
+    return lines
+
+
+def _describe(size: Size) -> str:
+    bound = bound_of(size)
+    if bound == "small":
+        rest = 100 * size.share("exchange", "waiting", "Python")
+        return f"a step of {milliseconds(size.step)} is too small: {rest:.0f} % of it is Python, messages and waits"
+    if bound == "input" and size.parts["waiting"] > size.parts["input"]:
+        bound = "waiting"
+    part = f"{100 * size.share(bound):.0f} % of a step is"
+    if bound == "exchange":
+        rate = 2 * (size.workers - 1) / size.workers * size.bytes / size.parts["exchange"]
+        what = f"{bytes_of(round(size.bytes))} in {count_of(round(size.messages), 'message')}"
+        return f"{part} the exchange of {what}" + (f", at {bytes_of(round(rate))} a second" if size.bytes >= FEW_BYTES else "")
+    if bound == "waiting" and size.slowest:
+        its, others = milliseconds(size.its), milliseconds(size.others)
+        return f"{part} the wait for {size.slowest}: its {_WORDS[size.why]} takes {its}, that of the others {others}"
+    return f"{part} {_WORDS[bound]}" + (f": {milliseconds(size.parts[bound])}" if bound != "computing" else "")
+
+
+_WORDS = {
+    "computing": "computing",
+    "waiting": "the wait for the slowest worker, which is another one from step to step",
+    "input": "waiting for input",
+    "Python": "Python between the graphs",
+}
+
+
+def _advice(sizes: Sequence[Size]) -> str:
+    size, batch = sizes[-1], _of_each(sizes)
+    gain = 2 * size.step / (size.step + size.parts["computing"] + size.parts["input"])
+    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch else "twice the batch"
+    slow = f"look at {size.slowest} with orch stacks, and at its host with orch top"
+    even = "batches that take all workers as long, such as texts of like lengths; orch top shows busy hosts"
+    more = "a batch for each worker, so that a step of more workers has more examples" if way_of(sizes) == ALL else "more workers"
+    return {
+        "exchange": f"{larger} (half the exchanges for each example: about {gain:.1f} x the speed), or a faster network",
+        "small": f"{larger} or more, or several steps in one graph (compile(steps_per_execution=10))",
+        "waiting": slow if size.slowest else even,
+        "input": "prefetch, cache and a parallel map; orch help input",
+        "Python": "take it out of the loop, or run several steps in one graph (compile(steps_per_execution=10))",
+        "computing": more,
+    }[bound_of(size)]
+
+
+def _of_each(sizes: Sequence[Size]) -> float:
+    """The examples of one worker in a step of the largest size. Where they are the same in all sizes, a smaller last batch can only lessen
+    the mean that a size had in its time."""
+    found = [size.examples / size.workers for size in sizes]
+    return max(found) if way_of(sizes) == EACH else found[-1]
+
+
+def _turn(sizes: Sequence[Size]) -> str:
+    """The first larger number of workers with another bound, in words."""
+    last = sizes[-1]
+    words = {"waiting": "the slowest worker", "small": "the size of a step", "exchange": "the exchange", "input": "the input"}
+    for number in range(last.workers + 1, TIMES * last.workers + 1):
+        if (bound := bound_of(forecast(sizes, number))) != bound_of(last):
+            return f"; from {number} workers on the bound is {words.get(bound, bound)}"
+    return ""
+
+
+def _batch(sizes: Sequence[Size]) -> str:
+    each = ", ".join(f"{size.examples / size.workers:.0f}" for size in sizes)
+    total = ", ".join(f"{size.examples:.0f}" for size in sizes)
+    return {
+        ALL: f"{sizes[0].examples:.0f} for all workers together, the same in all sizes ({each} for each)",
+        EACH: f"{_of_each(sizes):.0f} for each worker, the same in all sizes ({total} together)",
+        OTHER: f"the script has another rule ({total} together), so other sizes are not told",
+        UNKNOWN: "orch sees none; if each worker has its own, a step of n workers has n times as many examples",
+    }[way_of(sizes)]

@@ -6,7 +6,6 @@ The templates are ``page.html`` and ``page.css``. Jinja escapes every text, beca
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -292,11 +291,10 @@ def _scaled(run: RunDir) -> dict[str, Any]:
     """The result of `orch scale`, if the run was of the last size: its text, and of each size the parts of a step as bars."""
     with contextlib.suppress(OSError, OrchError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         found = json.loads(read_file(run.path / SCALED))
-        bars = []
-        for size in found["sizes"]:
-            ends = list(itertools.accumulate(float(took) / float(size["step"]) * charts.WIDE for took in size["parts"].values()))
-            parts = [clean(part) for part in size["parts"]]
-            bars.append((count_of(int(size["workers"]), "worker"), list(zip(parts, [0.0, *ends], ends, strict=False))))
+        bars = {
+            count_of(int(size["workers"]), "worker"): {part: 100 * float(size["parts"][part]) / float(size["step"]) for part in PARTS}
+            for size in found["sizes"]
+        }
         return {"text": hide_secrets("\n".join(clean(line) for line in found["text"])), "bars": bars, "kinds": PARTS}
     return {}
 

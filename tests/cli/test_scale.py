@@ -20,7 +20,6 @@ from tests.conftest import ROOT, Orch
         (["-n", "1,,2"], "-n: 1,,2: say which"),
         (["-n", "1,-2"], "-n: 1,-2: say which"),
         (["-n", "2:4"], "-n: 2:4: say which"),
-        (["-n", "2,1,2"], "-n: 2,1,2: each number once, as in -n 1,2"),
         (["-n", "1,2", "--ps", "1"], "and not tasks of the type chief"),
         (["-n", "1,2", "--set", "tasks.chief=1"], "and not tasks of the type chief"),
         (["-n", "1", "--strategy", "none"], "and not the strategy none"),

@@ -1,6 +1,7 @@
 """A training loop whose bound is known: `orch scale bounds.py -n 1,2 -- --input 0.05`. A sleep stands in for what takes cores."""
 
 import argparse
+import itertools
 import time
 from typing import Any
 
@@ -10,14 +11,15 @@ import tensorflow as tf
 import worker
 
 parser = argparse.ArgumentParser()
-for name in ("compute", "input", "python", "slow", "each"):  # seconds of a step; slow: of worker-1; each: for each example
+for name in ("compute", "input", "python", "slow", "turns", "each"):
+    # Seconds of a step; slow: of worker-1; turns: of another worker in each step; each: for each example.
     parser.add_argument(f"--{name}", type=float, default=0.0)
 parser.add_argument("--kilobytes", type=int, default=4)
 parser.add_argument("--batch", type=int, default=16)
 parser.add_argument("--for-all", action="store_true", help="the batch is divided among the workers")
 parser.add_argument("--steps", type=int, default=10**9)
 given = parser.parse_args()
-task = worker.context()
+task, number = worker.context(), itertools.count()
 strategy = worker.strategy()
 with strategy.scope():
     weights = tf.Variable(tf.zeros([given.kilobytes * 256]))
@@ -29,7 +31,8 @@ def wait(batch: np.ndarray) -> np.ndarray:
 
 
 def compute(batch: np.ndarray) -> Any:
-    time.sleep(given.compute + given.each * len(batch) + given.slow * (task.index == 1))
+    is_its_turn = next(number) % max(2, task.world_size) == task.index
+    time.sleep(given.compute + given.each * len(batch) + given.slow * (task.index == 1) + given.turns * is_its_turn)
     return np.float32(len(batch))
 
 

@@ -193,7 +193,6 @@ def _exit_code(code: object) -> int:
 
 SECTIONS = {
     "verify": "observe.recorder",
-    "scale": "observe.step_parts",
     "tpu": "strategy.tpu_environment",
     "devices": "strategy.device_setup",
     "collectives": "strategy.collective_timeouts",

@@ -75,7 +75,6 @@ def scale_command(ctx: click.Context, /, home: Path, seconds: float, limit: floa
     orch starts each number of workers, lets it warm up, measures its steps, and ends it. The script saves nothing meanwhile: orch leaves
     out callbacks that write files, and calls that save a model do nothing.
     """
-    from ...checks.scaling import to_json
     from ...scale import scale
 
     _end_with_its_runs()
@@ -88,8 +87,8 @@ def scale_command(ctx: click.Context, /, home: Path, seconds: float, limit: floa
 
     found = scale(spec, home / "scale", sizes, seconds=seconds, limit_s=limit, batch_argument=batch_argument, say=say)
     width = shutil.get_terminal_size((100, 24)).columns
-    lines = [part for line in found.text for part in (wrap(line, width, "", "  ") if ": " in line else [line])]
-    click.echo(json_text(to_json(found)) if as_json else "\n".join(lines))
+    lines = [part for line in found["text"] for part in (wrap(line, width, "", "  ") if ": " in line else [line])]
+    click.echo(json_text(found) if as_json else "\n".join(lines))
 
 
 def _sizes(text: str | None) -> list[int]:
@@ -97,10 +96,7 @@ def _sizes(text: str | None) -> list[int]:
     words = (text or "").split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
         raise UsageError(f"-n: {text or 'there is none'}: say which numbers of workers to measure, as in -n 1,2,4")
-    sizes = sorted(map(int, words))
-    if len(set(sizes)) < len(sizes):
-        raise UsageError(f"-n: {text}: each number once, as in -n {','.join(map(str, sorted(set(sizes))))}")
-    return sizes
+    return sorted(set(map(int, words)))
 
 
 def _end_with_its_runs() -> None:

@@ -56,7 +56,7 @@ class TrainingSession:
     def reach(self, step: int) -> None:
         """A step is over: note it, for the line of a restart."""
         is_kept = self._snapshots is not None and self._snapshots.reach(step)
-        if not shared("scale", dict):
+        if not shared("scale", list):
             self.series.reach(step, is_kept=is_kept)
 
     def after_step(self, before: int, step: int, save: Callable[[], None], *, is_saved_soon: bool = False) -> None:
@@ -70,7 +70,7 @@ class TrainingSession:
             save_orders.leave(self.series, step)
 
     def write(self, step: int, kind: str, document: dict[str, Any], arrays: dict[str, Any] | None = None) -> None:
-        if not shared("scale", dict):  # orch scale measures the training alone
+        if not shared("scale", list):  # orch scale measures the training alone
             self.series.write(step, self._named(()), document, kind=kind, arrays=arrays)
         if self._snapshots is not None:
             self._snapshots.saved()

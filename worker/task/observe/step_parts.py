@@ -2,7 +2,7 @@
 
 A line of the task's reports has sums since the start of the program (`scaling.Row`), at most one a second. It is written at the end of a
 graph, so that two lines are a whole number of steps apart. What is not in a graph, in a meeting or in the fetch of a batch is Python.
-On a GPU, a graph counts as over when the GPU has computed it.
+On a GPU, a graph counts as over when the GPU has computed it. A line also has the wait for peers at single steps, the same in all workers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from ..patches.features import SCALE, SCALE_2
 from ..shared import shared
 from . import meetings, record_hooks, reports, step_times
 
-EVERY_S, LATE_S = 1.0, 3.0
-"""The time between two lines, and after which a line does not wait for the end of a graph."""
+EVERY_S, LATE_S, MARK_S = 1.0, 3.0, 0.02
+"""The time between two lines, after which a line does not wait for the end of a graph, and between two steps of which a line tells."""
+MOST_MARKS = 500
+"""A line tells of so many of the newest steps: the agent hands on only the newest line, every four seconds."""
 _ENDLESS = 1_000_000
 """The epochs of each `fit`."""
 _FETCHES = ("DistributedIteratorBase.get_next", "DistributedIteratorBase.get_next_as_optional")
@@ -30,13 +32,9 @@ _SAVES = ("Checkpoint.save", "Checkpoint.write", "CheckpointManager.save", "save
 _SAVES_OF_KERAS = ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5")
 
 
-def apply_soon(settings: dict[str, Any], log_dir: str) -> None:
-    """Apply the section `scale`."""
-    shared("scale", dict[str, Any]).update(settings)
-
-
 def watch(log_dir: str) -> None:
     """Measure the steps of the program, as soon as it has imported TensorFlow."""
+    shared("scale", list[bool]).append(True)
     threading.Thread(target=record_hooks.end_at_fault, args=({SCALE, SCALE_2},), name="orch scale", daemon=True).start()
     made = Meter(os.path.join(log_dir, task_files.REPORTS))
     patches.after(SCALE, "tensorflow", lambda module: _hook_tensorflow(made, module))
@@ -58,6 +56,10 @@ class Meter:
         self._left_out = [0.0] * 8
         self._since: list[float] = []
         """The sums when the training of an epoch was over; empty: it goes on."""
+        self._marks: list[tuple[float, float]] = []
+        """The newest steps of which a line tells, each with the seconds that were waited for peers."""
+        self._mark_at, self._stride = 0.0, 1
+        """When the next mark is due, and of which number its step is a multiple."""
 
     def within(self, function: Any, *, is_graph: bool) -> Any:
         """Call a function, whose time is none of Python. Nothing is counted in another thread of the program, and in a call within this."""
@@ -69,22 +71,38 @@ class Meter:
         finally:
             self._is_inside = False
             self._inside += time.perf_counter() - begun
-            if time.monotonic() >= self._next + (0 if is_graph else LATE_S) and not self._since:
-                self._next = time.monotonic() + EVERY_S
+            now = time.monotonic()
+            if is_graph and now >= self._mark_at and not self._since:
+                self._mark(now)
+            if now >= self._next + (0 if is_graph else LATE_S) and not self._since:
+                self._next = now + EVERY_S
                 self._tell()
+
+    def _mark(self, now: float) -> None:
+        """Note the wait for peers at a step that the other workers note, too: a multiple of a power of two. Two are `MARK_S` apart."""
+        step = (self._read_input(1).get(1, 0.0) or step_times.newest()) - self._left_out[1]
+        if step % self._stride:
+            return
+        if self._marks and step - self._marks[-1][0] > self._stride and now < self._mark_at + MARK_S:  # one came too soon
+            self._stride *= 2
+        self._mark_at = now + MARK_S
+        self._marks.append((step, round(meetings.read()[2] - self._left_out[3], 6)))
 
     def _tell(self) -> None:
         row = [round(now - left, 6) for now, left in zip(self._read(), self._left_out, strict=True)] + [round(self._left_out[0], 6)]
-        reports.append(self._path, json.dumps({"at": time.time(), task_files.SCALE: row}).encode() + b"\n")
+        line = {"at": time.time(), task_files.SCALE: [*row, self._marks]}
+        self._marks = self._marks[-MOST_MARKS:]
+        reports.append(self._path, json.dumps(line).encode() + b"\n")
+
+    def _read_input(self, only: int | None = None) -> dict[int, float]:
+        counter = getattr(sys.modules.get("tensorflow.python.distribute.input_lib"), "_orch_counter", None)
+        return counter.read(only) if counter is not None else {}
 
     def _read(self) -> list[float]:
-        _, _, waited, within, _ = meetings.read()
-        counter = getattr(sys.modules.get("tensorflow.python.distribute.input_lib"), "_orch_counter", None)
-        sums = counter.read() if counter is not None else {}
+        (_, _, waited, within, _), sums = meetings.read(), self._read_input()
         steps = sums.get(1, 0.0) or step_times.newest()
         elements = sum(value for number, value in sums.items() if number >= 3 and number % 3 == 0)
-        messages, size = self._read_exchanged()
-        return [time.monotonic(), steps, self._inside, waited, max(0.0, sums.get(0, 0.0) - within), elements, messages, size]
+        return [time.monotonic(), steps, self._inside, waited, max(0.0, sums.get(0, 0.0) - within), elements, *self._read_exchanged()]
 
     def leave_out(self, begins: bool) -> None:
         """The validation of `fit`, or the end of an epoch, begins; or the next epoch trains."""
