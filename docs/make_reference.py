@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from orchestrator import cli
 from orchestrator.cli.option_lines import SETTINGS_ALONE
 from orchestrator.cli.script_command import OPTIONS
 from orchestrator.model.settings.describe import root
-from orchestrator.model.settings.kinds import Struct, sentence
+from orchestrator.model.settings.kinds import OneOf, Struct, sentence
 from worker.settings.declare import Setting
 
 HEAD = """# Every key, option and variable
@@ -29,10 +30,9 @@ $ orch init --schema                 # the same keys, for an editor
 
 ## Keys of orch.yaml
 
-The first column has an example of each key, with its place in front of the dot:
-`timeouts.run_s: 2h` is `timeouts: {run_s: 2h}` in the file, and `--set timeouts.run_s=2h` on a command line.
-The second column has the option and the variable of a key; one without an option is set by `--set`, its variable or the file.
-A key without a default is not set. `function` and `call` are written by `orchestrator.launch` alone.
+`timeouts.run_s` with `2h` means `timeouts: {run_s: 2h}` in orch.yaml, or `--set timeouts.run_s=2h`.
+Every key can be set in both ways; many also have an option and a variable. The values shown are examples.
+Only `orchestrator.launch` writes `function` and `call`.
 """
 VARIABLES = """
 ## Other variables
@@ -54,38 +54,47 @@ SET_BY_ORCH = {
 
 
 def keys() -> Iterator[str]:
-    """The tables of the keys: one for the keys at the top, and one for each section."""
+    """The lists of the keys: one for the keys at the top, and one for each section."""
     plain = {name: key for name, key in root().keys.items() if not _is_section(key)}
-    yield from _table("The run", "", plain)
+    yield from _list("The run", "", plain)
     for name, key in root().keys.items():
         if _is_section(key) and any(_rows(f"{name}.", key.kind.keys)):
-            yield from _table(f"`{name}`", f"{name}.", key.kind.keys, sentence(key))
+            yield from _list(f"`{name}`", f"{name}.", key.kind.keys, sentence(key))
 
 
 def _is_section(key: Setting) -> bool:
     return isinstance(key.kind, Struct) and not key.example
 
 
-def _table(heading: str, around: str, found: dict[str, Setting], about: str = "") -> Iterator[str]:
+def _list(heading: str, around: str, found: dict[str, Setting], about: str = "") -> Iterator[str]:
     yield f"\n### {heading}\n"
     if about:
         yield f"{about}\n"
-    yield "| key | option, variable | what it does |\n|---|---|---|"
     yield from _rows(around, found)
 
 
 def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
+    """Each key with a heading of its own, for links and for the search of the site."""
     for name, key in found.items():
         if around + name in SET_BY_ORCH:
             continue
         option = next((option for option in OPTIONS if option.path == around + name), None)
-        flag = f"`{key.flag.replace(' ', ', ')}`<br>" if option and option.name not in SETTINGS_ALONE else ""
-        names = f"{flag}`{option.variable}`" if option else ""
-        default = f" Default: {key.words}." if key.words not in ("", "none") else ""
-        example = "" if _is_section(key) else f" {key.example}"
-        yield f"| `{around}{name}:{_cell(example)}` | {names} | {_cell(sentence(key) + default)} |"
+        flag = [key.flag.replace(" ", ", ")] if option and option.name not in SETTINGS_ALONE else []
+        example = [] if _is_section(key) else [f"{name}: {key.example}".rstrip()]
+        names = " · ".join(f"`{each}`" for each in (*example, *flag, *([option.variable] if option else [])))
+        default = f" [default: {key.words}]" if key.words not in ("", "none") else ""
+        begun, *meanings = _meanings(sentence(key), key.kind.words if isinstance(key.kind, OneOf) else ())
+        shown = [f"#### `{around}{name}`", "", *([f"{names}\\"] if names else []), begun + default]
+        yield "\n".join([*shown, *([""] if meanings else []), *(f"* {meaning}" for meaning in meanings), ""])
         if _is_section(key):
             yield from _rows(f"{around}{name}.", key.kind.keys)
+
+
+def _meanings(text: str, words: tuple[str, ...]) -> list[str]:
+    """The text before the meanings of the words of a choice, and each meaning: ``A network. a: this; b: that.``"""
+    begun, *rest = re.split(rf"[.;] (?=(?:{'|'.join(words)}): )", text) if words else [text]
+    meanings = [re.sub(r"^(\w+): ", r"`\1`: ", part).rstrip(".") for part in rest]
+    return [f"{begun.rstrip('.')}.", *meanings] if len(meanings) > 1 else [text]
 
 
 def options(group: click.Group, words: str = "orch") -> Iterator[str]:
@@ -136,7 +145,8 @@ def _row(option: click.Option) -> str:
     names = ", ".join([*option.opts, *option.secondary_opts])
     takes = f" {option.make_metavar(click.Context(click.Command('')))}" if not option.is_flag else ""
     variable = f"<br>`{option.envvar}`" if option.envvar else ""
-    return f"| `{_cell(names + takes)}`{variable} | {_cell(option.help or '')} |"
+    about = re.sub(r" Default: (.*)\.$", r" [default: \1]", option.help or "")
+    return f"| `{_cell(names + takes)}`{variable} | {_cell(about)} |"
 
 
 def _cell(text: str) -> str:

@@ -113,15 +113,17 @@ _NAMED = re.compile(r"`([a-z][\w.]*):? |`([a-z][\w.]*):?`|(--?[a-zA-Z][\w-]*)|`(
 
 
 def settings_of(word: str) -> list[str]:
-    """Return what the tables of the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
+    """Return what the pages say about this key, option or variable, or about all keys of this section; empty: nothing."""
     plain, exact, inside, where = _as_name(word), list[str](), list[str](), ""
     for page in ("reference", "spec"):
-        for line in path.read_text(encoding="utf-8").splitlines() if (path := path_of(page)) is not None else ():
+        page_text = path.read_text(encoding="utf-8") if (path := path_of(page)) is not None else ""
+        for line in _ROWS.findall(_KEYS.sub(_as_row, page_text)):
             where = line.strip("# `") if line.startswith("#") else where
             *heads, text = re.split(r" \| ", line.strip("| ")) if line.startswith("| `") else [""]
             names = [next(filter(None, found)) for head in heads for found in _NAMED.findall(head)]
             title = ", ".join(part.rstrip(":") for head in heads for part in re.findall("`([^`]+)`", head))
-            said = f"{title}{f' ({where})' if where.startswith('orch ') else ''}\n* {_plain(text)}".replace(r"\|", "|")
+            said = f"{title}{f' ({where})' if where.startswith('orch ') else ''}\n* {_plain(text)}"
+            said = said.replace(r"\|", "|").replace("<br>", "\n")
             if plain in map(_as_name, names) or any("." in name and plain == _as_name(name.rpartition(".")[2]) for name in names):
                 exact.append(said)
             elif any(plain == _as_name(name.partition(".")[0]) for name in names if "." in name):
@@ -130,6 +132,19 @@ def settings_of(word: str) -> list[str]:
         return settings_of(key)  # a setting whose option no table has
     of_all = [said for said in exact if " (orch " not in said.partition("\n")[0]]  # one setting stands among the options of many commands
     return of_all or exact[:MOST_ROWS] or inside
+
+
+_ROWS = re.compile(r"^(?:#|\| `).*", re.MULTILINE)
+_KEYS = re.compile(
+    r"^#### `(?P<path>[\w.]+)`\n\n(?:`[\w.]+:(?P<example>[^`]*)`)?(?P<names>[^\n]*\\\n)?(?P<text>.+?)\n+(?=#)", re.MULTILINE | re.DOTALL
+)
+"""A key of the reference: a heading, its example with the names of its option and variable, and what it does."""
+
+
+def _as_row(key: re.Match[str]) -> str:
+    """A key of the reference as a row of a table: ``| `restart.max: 3` | `--max-restarts` `ORCH_MAX_RESTARTS` | … |``."""
+    text = re.sub("`([^`]*)`", r"\1", key["text"]).replace("\n\n", "<br>").replace("\n", "<br>")
+    return f"| `{key['path']}:{key['example'] or ''}` | {(key['names'] or '').rstrip()} | {text} |\n\n"
 
 
 MOST_ROWS = 4

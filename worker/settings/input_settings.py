@@ -52,7 +52,7 @@ class InputSettings:
     )
     replication_mode: Literal["per_worker", "per_replica"] | None = setting(
         None,
-        "Whether a dataset's function is called once for each worker or once for each replica.",
+        "Call a dataset's function once for each worker or once for each replica.",
         words=f"per_worker ({_AS_TENSORFLOW})",
     )
     shuffle_seed: int | None = setting(

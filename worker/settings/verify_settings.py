@@ -21,7 +21,7 @@ class VerifySettings:
     )
     before: int = setting(
         0,
-        "Compare so many first steps with those of one process before `orch up` begins the run, and end with exit code 1 if they differ.",
+        "Compare this many first steps with one process before `orch up` begins the run, and end with exit code 1 if they differ.",
         example="5",
         words="0: no comparison",
         most=1000,

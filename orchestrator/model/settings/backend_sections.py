@@ -25,7 +25,7 @@ Section: TypeAlias = "type[BackendSpec]"
 MAX_PODS = 1000
 SAVED = 42
 """The exit code of a training that has saved itself and wants to be started again."""
-CODE_SECRETS = "Copy also files whose names are those of secrets, such as .env, id_rsa and *.pem; the page on security lists them."
+CODE_SECRETS = "Also copy files whose names are those of secrets, such as .env, id_rsa and *.pem; the page on security lists them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class SlurmSettings(BackendSpec):
     lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
     requeue: Literal["no", "preempted", "always"] = setting(
         "preempted",
-        "When Slurm queues the job again, which then goes on in its run directory. preempted: after a preemption or the loss of a node; "
+        "When Slurm queues the job again, which then continues in its run directory. preempted: after a preemption or the loss of a node; "
         "always: also when the time limit has ended it; no: never.",
     )
     job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")

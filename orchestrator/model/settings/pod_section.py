@@ -99,7 +99,7 @@ class PodSettings:
 
     image: str = setting(
         "",
-        "The image of the pods: any one with Python and TensorFlow. Nothing of orch is needed in it.",
+        "The image of the pods: any one with Python and TensorFlow. It needs nothing of orch.",
         kind=Text(r"[^\s]+", "must be one word"),
         example="tensorflow/tensorflow:2.20.0",
         words="none, but Kubernetes needs one",

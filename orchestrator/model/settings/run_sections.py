@@ -245,7 +245,7 @@ class ClusterSpec:
     )
     network: Literal["host", "private"] = setting(
         "host",
-        "The network of the tasks. host: the machine's, where TensorFlow's ports are open to everybody who reaches the machine; "
+        "The network of the tasks. host: the machine's, where TensorFlow's ports are open to anyone who reaches the machine; "
         "private: a network of their own (Linux, backend local), which nothing outside reaches. The tasks then reach nothing outside: "
         "no download, no gs://.",
         flag="--network",
@@ -270,7 +270,7 @@ class ClusterSpec:
     )
     tensorboard: str = setting(
         "",
-        "Run TensorBoard for this directory, on 127.0.0.1 of the first host, as long as the run lasts. The run goes on without it.",
+        "Run TensorBoard for this directory, on 127.0.0.1 of the first host, as long as the run lasts. The run continues without it.",
         example="logs",
         words="no TensorBoard",
         flag="--tensorboard",
