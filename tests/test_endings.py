@@ -117,7 +117,7 @@ def test_the_chiefs_success_ends_the_servers(orch: Orch, tmp_path: Path, run: Li
 def test_a_run_that_takes_too_long_is_ended(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     write_script(tmp_path, "ready(); sleep()")
     done = orch("up", "script.py", "-n", "2", "--timeout", "8", check=124)
-    assert "the run was not over after 8 s (--timeout)\n" in done.err
+    assert "the run took longer than 8 s (--timeout)\n" in done.err
     assert " timed out after " in done.err
     assert ": timed out after " in orch("ps", check=0).out
     assert "where the tasks were:" in done.err
@@ -182,3 +182,19 @@ def test_who_is_awaited_is_said_again_only_when_that_changes(orch: Orch, tmp_pat
     said = [line for line in done.err.splitlines() if line.startswith("orch: waiting for ")]
     assert said[-2:] == [f"orch: {first}", f"orch: {second}"]  # before that, on a slow machine, that nobody is up
     assert len(said) == len(set(said))
+
+
+def test_a_loss_that_is_nan_for_one_step_alone_is_seen(orch: Orch, tmp_path: Path) -> None:
+    write_script(
+        tmp_path,
+        """
+        import time
+        import worker
+
+        for step in range(1, 300):
+            worker.report(step=step, loss=float("nan") if step == 100 else 0.5)
+            time.sleep(0.002)
+        """,
+    )
+    assert "worker-0: loss is nan by step 100; --fail-on-nan ends such a run" in orch("up", "script.py", check=0).err
+    assert "reported that loss is nan by step 100 (--fail-on-nan)" in orch("up", "script.py", "--fail-on-nan", check=1).err

@@ -213,7 +213,7 @@ def test_the_limit_of_the_run_holds_while_its_agent_is_starting(orch: Orch, tmp_
     slow = python_of(tmp_path, SLOW_PYTHON)
     write_script(tmp_path, "")
     done = orch("up", "script.py", "-n", "2", "--python", slow, "--timeout", "2", check=124)
-    assert "the run was not over after 2 s (--timeout); no task had been started" in done.err
+    assert "the run took longer than 2 s (--timeout); no task had been started" in done.err
     (result,) = tmp_path.glob(".orch/runs/*/result.json")
     assert json.loads(result.read_bytes())["outcome"] == "timed_out"
 

@@ -178,7 +178,7 @@ def _describe_failure(cause: Cause, run: RunDir, directory: Path) -> list[str]:
         lines += _indent([*_shorten(graph_errors.of_user(trace[:message]), TRACEBACK_LINES), *_shorten(said, MESSAGE_LINES)])
     elif cause.code is not None:
         stream, tail = last_words(run, cause.task, cause.attempt)
-        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else ["  it wrote nothing of its own"]
+        lines += [f"  its last lines on {stream}:", *_indent(tail)] if tail else [f"  {cause.task} printed nothing of its own"]
     log = run.log_path(cause.task, cause.attempt, stream).relative_to(run.path)
     return [*lines, f"  log: {directory / log}"]
 

@@ -153,7 +153,7 @@ def test_a_wait_for_hosts_ends_as_a_run_does_and_withdraws_the_request(yard: Pat
     elif how == "down":
         orch(yard, "down")
     said = up.end({"interrupted": 130, "down": 143, "timeout": 124}[how])
-    why = f"the run was not over after 4 s (--timeout); {QUEUE}"
+    why = f"the run took longer than 4 s (--timeout); {QUEUE}"
     assert {"interrupted": "interrupted (Ctrl-C)", "down": "stopped by orch down", "timeout": why}[how] in said
     assert asked(yard) == ["asked for", "given back"]
     ended = json.loads(orch(yard, "ps", "--json").stdout)

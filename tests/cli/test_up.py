@@ -503,7 +503,7 @@ def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Or
     script("raise ModuleNotFoundError(\"No module named 'x'\")\n", "fails.py")
     failed = orch("up", "fails.py", "--color", "always", check=1).err
     assert re.search(r"\n\x1b\[1;31morch: fails-\S+ failed after .*\x1b\[0m\n\x1b\[1;31morch:   first failure: worker-0", failed)
-    assert "\x1b[1morch:   fix: install x in " in failed
+    assert f"\x1b[1morch:   fix: {sys.executable} -m pip install x " in failed
     assert "\x1b" not in orch("up", "fails.py", check=1).err
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -31,6 +31,8 @@ _LONGEST_TIME = 100
 """Bytes that are read of the file `begun`."""
 _MOST_REPORTS = 1 << 20
 """Bytes that are read of the newest reports at a time: sixteen of the longest, and hundreds of the usual ones."""
+_NOT_FINITE = (b': "nan"', b': "inf"', b': "-inf"')
+"""How a report has a value that is no finite number (task/observe/reports.py)."""
 _OWN_KEYS = tuple(f'"{key}":'.encode() for key in task_files.OWN_KEYS)
 _IN_MODIFY, _IN_Q_OVERFLOW = 0x2, 0x4000
 _EVENT = struct.Struct("iIII")
@@ -140,8 +142,11 @@ class TaskOutput:
         data = task_files.read(os.path.join(self.directory, task_files.REPORTS), self.reports_read, most=_MOST_REPORTS)
         return any(line.endswith(b"\n") and not any(key in line for key in _OWN_KEYS) for line in data.splitlines(keepends=True))
 
-    def last_report(self) -> dict[str, Any] | None:
-        """The newest report of the program, together with the newest values of orch's own lines; None if neither is new."""
+    def last_reports(self) -> list[dict[str, Any]]:
+        """The newest report of the program, together with the newest values of orch's own lines; none if neither is new.
+
+        Before it comes the first new report with a value that is NaN or infinite, if there is one: those after it would hide it.
+        """
         path = os.path.join(self.directory, task_files.REPORTS)
         size = task_files.size(path)
         start = max(self.reports_read, size - _MOST_REPORTS)
@@ -154,18 +159,22 @@ class TaskOutput:
             own = [line for line in reports if any(key in line for key in _OWN_KEYS)]
             reports = [line for line in reports if not any(key in line for key in _OWN_KEYS)]
         found = [values for line in own if (values := _parse(line)) is not None]
-        # A quick loop reports twenty times a second: only its newest report is read.
-        if (newest := next((values for line in reversed(reports) if (values := _parse(line)) is not None), None)) is not None:
-            found.append(newest)
-        if not found:
-            return None
         for values in found:
-            if task_files.OWN_KEYS.isdisjoint(values):
-                self.program_report = values
-            else:
-                self.own_values |= values
-        at = max((at for values in found if isinstance(at := values.get("at"), float)), default=None)
-        return {**self.own_values, **self.program_report, "at": at}
+            self.own_values |= values
+        # A quick loop reports twenty times a second: only its newest report is read, and the first that no other may hide.
+        odd, newest = _first(line for line in reports if any(word in line for word in _NOT_FINITE)), _first(reversed(reports))
+        told = [values for values in (odd if odd != newest else None, newest) if values is not None]
+        made = []
+        for values in told or [self.program_report] * bool(found):
+            self.program_report = values
+            at = max((at for each in (values, *found) if isinstance(at := each.get("at"), float)), default=None)
+            made.append({**self.own_values, **values, "at": at})
+        return made
+
+
+def _first(lines: Iterable[bytes]) -> dict[str, Any] | None:
+    """The object in the first line that has one."""
+    return next((values for line in lines if (values := _parse(line)) is not None), None)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

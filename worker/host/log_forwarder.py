@@ -185,11 +185,10 @@ class LogForwarder:
             self._held.add(output)
             return
         self._held.discard(output)
-        if (report := output.last_report()) is None:
-            return
-        output.next_report_at = time.monotonic() + REPORT_S
-        at = report.pop("at")
-        when = clock.from_system(at) if isinstance(at, float) else clock.now()
-        with contextlib.suppress(ContractError):  # any program may write into the file of its reports
-            fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
-            self._link.send(from_json(messages.TaskReported, fields))
+        for report in output.last_reports():
+            output.next_report_at = time.monotonic() + REPORT_S
+            at = report.pop("at")
+            when = clock.from_system(at) if isinstance(at, float) else clock.now()
+            with contextlib.suppress(ContractError):  # any program may write into the file of its reports
+                fields = {"task": output.task, "attempt": output.attempt, "at": when, "values": report}
+                self._link.send(from_json(messages.TaskReported, fields))

@@ -40,7 +40,7 @@ SEEN_RUN_DIR = "<run directory, if this host sees it>"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def plan_command(ctx: click.Context, /, as_json: bool, **_: Any) -> int:
-    """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the same options as orch up.
+    """Print the tasks, the hosts and each TF_CONFIG of a cluster, and start nothing. Takes the settings of orch up.
 
     With Slurm the output ends with the batch script that orch up would submit, and with Kubernetes with the objects.
 

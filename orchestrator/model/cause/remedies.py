@@ -119,7 +119,7 @@ ABOUT_NAMES = {
     ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
-        "install {name} in {python}, or choose another with --python; a file of your own: --env PYTHONPATH=DIR",
+        "{python} -m pip install {name}    # or its package of another name; a module of yours: --env PYTHONPATH=DIR",
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,
@@ -297,7 +297,7 @@ _KILLED_FOR_MEMORY = Remedy(
 _BY_CODE = {
     _SIGKILL: Remedy(
         "killed-by-sigkill",
-        "dmesg | grep -i 'killed process'    # on its host: was it memory? Else a person or a scheduler has sent it",
+        "dmesg | grep -i 'killed process'    # on its host; if this shows nothing, a person or a scheduler sent it",
     ),
     _SIGSEGV: Remedy(_NATIVE, "read the stacks at the end of its stderr: native code has crashed"),
     _SIGABRT: Remedy(_NATIVE, "read the reason at the end of its stderr: native code gave up (abort)"),
@@ -386,7 +386,7 @@ def find(task: TaskStatus, *, serves: bool = False) -> Remedy:
         # A name that no Keras has is often a typing error, and Python then names the right one at the end of the traceback.
         return NONE if found == _NO_KERAS_NAME and "Did you mean: " in task.failure.traceback else found
     if task.code in (1, 2) and (refused := _REFUSED_ARGUMENTS.search(evidence.last_words)):
-        option = f"{refused['missing']} VALUE" if refused["missing"] else "--epochs 5"
+        option = f"{refused['missing']} VALUE" if refused["missing"] else "--help"
         return Remedy(_ARGUMENTS.about, _ARGUMENTS.text.format(option=option))
     found = _of_log(evidence.last_words, evidence)
     return found if found != NONE else _BY_CODE.get(task.code or 0, NONE)
@@ -450,7 +450,7 @@ def _match(error: str, evidence: Evidence) -> Remedy:
     for pattern, remedy in (ABOUT_NAMES | OTHERS if error.startswith(_OF_NAMES) else OTHERS).items():
         if match := re.search(pattern, error):
             keras_2 = install_keras_2(evidence.python, evidence.tensorflow)
-            words = {"python": evidence.python or "the tasks' Python", "keras_2": keras_2, "near": ""}
+            words = {"python": evidence.python or "python", "keras_2": keras_2, "near": ""}
             words |= {key.removesuffix("_2"): said for key, said in match.groupdict().items() if said}
             if near := nearest(words.get("name", ""), _WORDS_OF_KERAS.get(words.get("kind", ""), "").split()):
                 words["near"] = f"; did you mean {near}?"

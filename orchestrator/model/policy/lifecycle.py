@@ -343,7 +343,7 @@ def _on_tick(cluster: Cluster, at: float, absent: str) -> Step:
             return replace(cluster, is_due=True), ()
         case "run" if cluster.saving is None or cluster.saving.again:
             waits = "" if cluster.tasks else f"; {cluster.waiting or 'no task had been started'}"
-            what = f"the run was not over after {limits.run_s:g} s (--timeout){waits}"
+            what = f"the run took longer than {limits.run_s:g} s (--timeout){waits}"
             return run_out(cluster, at, what, remedies.of_deadline("run", limits.run_s), again=False)
         case "allocation" if cluster.phase is Phase.STOPPING:
             return replace(cluster, is_due=True), ()

@@ -82,7 +82,7 @@ QUEUED = ev.HostsAwaited("queued: Resources", 102.0)
         (ev.HostLost("b", "silent", 110.0), Outcome.BROKEN, BROKEN, "host b cannot be used: silent"),
         (ev.HostBroken("its disk is full", 110.0, "b"), Outcome.BROKEN, BROKEN, "host b: its disk is full"),
         (ev.HostBroken("the run cannot be recorded", 110.0), Outcome.BROKEN, BROKEN, "the run cannot be recorded"),
-        (ev.Tick(130.0), Outcome.TIMED_OUT, DEADLINE, "the run was not over after 30 s (--timeout); {waits}"),
+        (ev.Tick(130.0), Outcome.TIMED_OUT, DEADLINE, "the run took longer than 30 s (--timeout); {waits}"),
     ],
     ids=["stopped", "not reached", "refused", "lost", "broken", "disk full", "late"],
 )

@@ -140,7 +140,7 @@ def test_of_many_that_failed_some_are_named_and_the_rest_is_counted(run: RunDir)
 def test_a_command_is_shown_by_its_last_lines_and_none_is_endless(run: RunDir) -> None:
     cause = Cause("failed", 110.0, "worker-0", "local", 9)
     verdict = Verdict(Outcome.FAILED, 9, 1, 100.0, 110.0, cause)
-    assert "it wrote nothing" in report(verdict, run, Cluster())
+    assert "printed nothing" in report(verdict, run, Cluster())
     run.append_output("worker-0", 1, "stdout", 0, "".join(f"line {i}\n" for i in range(1000)).encode())
     text = report(verdict, run, Cluster())
     assert "its last lines on stdout:\n    line 980\n" in text
@@ -158,7 +158,7 @@ def test_the_last_lines_of_a_task_are_its_own(run: RunDir) -> None:
     closed = b"E0000 00:00:1.1  9 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: Socket closed\n"
     verdict = Verdict(Outcome.FAILED, 137, 1, 100.0, 110.0, Cause("failed", 110.0, "worker-1", "local", 137, killed=True))
     run.append_output("worker-1", 1, "stderr", 0, noise)
-    assert "it wrote nothing of its own" in report(verdict, run, Cluster())
+    assert "worker-1 printed nothing of its own" in report(verdict, run, Cluster())
     run.append_output("worker-1", 1, "stderr", len(noise), b"step 1\n" + closed)
     assert f"its last lines on stderr:\n    step 1\n    {closed.decode()}" in report(verdict, run, Cluster())
 

@@ -204,10 +204,10 @@ def tell_of_second_order(feed: Any) -> None:
     dataset: Any = getattr(feed.distributed, "_original_dataset", None)
     is_generator = type(feed.adapter).__name__ == "GeneratorDataAdapter"
     if is_generator or (dataset is not None and shuffle_order.comes_in_other_orders(dataset)):
-        lost = "without the first batches of the generator" if is_generator else "with the second order of a shuffle"
+        begins = "after the first batches of a generator" if is_generator else "with the second order of a shuffle"
         print_once(
-            f"this pass begins {lost}: Keras has taken a batch to build the model, as it does without orch. "
-            "fix: make the strategy by worker.strategy()"
+            f"with one worker, Keras begins {begins}, as without orch; several workers begin with the first. "
+            "fix: strategy = worker.strategy()"
         )
 
 

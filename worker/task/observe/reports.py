@@ -51,6 +51,10 @@ def note(key: str, value: Any = True) -> None:
             append(os.path.join(directory, task_files.REPORTS), json.dumps({"at": time.time(), key: value}).encode() + b"\n")
 
 
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+"""The texts that stand for numbers that JSON does not have."""
+
+
 class _Writer:
     """Writes at most two lines in any `INTERVAL_S`, each by one `os.write` to an O_APPEND file, so lines are never mixed."""
 
@@ -64,6 +68,8 @@ class _Writer:
         with self._lock:
             now = time.monotonic()
             if now < self._next and directory == self._directory:
+                if self._held is not None and not _NOT_FINITE.isdisjoint(map(str, self._held.values())):
+                    self._write(self._held)  # a loss that was NaN for one step is not written over
                 self._held = line
                 return
             self.flush()
