@@ -93,14 +93,11 @@ def _use(row: Mapping[str, str]) -> str:
 
 
 def about(word: str, path: Path) -> str:
-    """The parts of a page whose headings have this word; where none has it, how the page begins, with the commands to try."""
+    """The parts of a page whose headings have this word; where none has it, the page up to its second heading."""
     first, *parts = _parts(path)
     if found := [part for part in parts if word in anchor(part.partition("\n")[0]).split("-")]:
         return "\n\n".join(found)
-    lines = first.splitlines()
-    is_command = [line.startswith("    ") for line in lines]
-    begun = is_command.index(True) if True in is_command and parts else len(lines)
-    return "\n".join(lines[: begun + [*is_command[begun:], False].index(False)])
+    return "\n\n".join([first, *parts[:1]])
 
 
 def _parts(path: Path) -> list[str]:

@@ -44,7 +44,8 @@ _USUAL = (
 )
 """The parameters that ``-h`` shows; ``--help`` shows all. The options of a command that are no settings are always shown."""
 _OF_A_RUN = {"spec_max_restarts", "spec_timeout", "spec_checkpoint", "spec_resume"}
-"""Those of them that do not matter to `orch doctor`, which starts no run."""
+"""Those of them that do not matter to the commands of `_TRIALS`, which train nothing to its end."""
+_TRIALS = ("doctor", "verify", "scale")
 
 SAME = {
     **dict.fromkeys(("-np", "--np", "--num-proc", "--num-processes", "--num-workers"), "--workers"),
@@ -76,7 +77,7 @@ def _heading(parameter: str) -> str:
 
 
 class ScriptCommand(click.Command):
-    """A command whose words after ``--`` are arguments of the script. Its help text has the most used options, or all in groups."""
+    """A command whose words after ``--`` are arguments of the script. Its help text has the most used options; `orch up --help` has all."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -87,8 +88,9 @@ class ScriptCommand(click.Command):
         return ["--help"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        is_short = bool(ctx.meta.get(SHOWS_FEW))
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (MOST_USED, OTHERS, *GROUPS)}
+        is_short = bool(ctx.meta.get(SHOWS_FEW)) or ctx.command.name != "up"
+        first = (MOST_USED, OTHERS) if ctx.command.name == "up" else (OTHERS, MOST_USED)
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*first, *GROUPS)}
         usual = {name: place for place, name in enumerate(_USUAL)}
         left_out = 0
         for parameter in sorted(self.get_params(ctx), key=lambda each: usual.get(each.name or "", len(usual)) if is_short else 0):
@@ -96,19 +98,21 @@ class ScriptCommand(click.Command):
             if record is None or not isinstance(parameter, click.Option):
                 continue
             heading = _heading(parameter.name or "")
-            if is_short and parameter.name in usual and not (ctx.command.name == "doctor" and parameter.name in _OF_A_RUN):
+            if is_short and parameter.name in usual and not (ctx.command.name in _TRIALS and parameter.name in _OF_A_RUN):
                 heading = MOST_USED
             elif is_short and heading != OTHERS:
                 left_out += 1
                 continue
-            groups[heading].append(_row(parameter, record))
+            groups[heading].append(_row(parameter, record, ctx.command.name or ""))
         for heading, rows in groups.items():
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl([(names.ljust(COLUMN), text) for names, text in rows], col_max=COLUMN)
         formatter.write_paragraph()
         if left_out:
-            formatter.write_text(f"{ctx.command_path} --help shows {left_out} more options.")
+            formatter.write_text(
+                f"orch up --help shows {left_out} more options{'' if ctx.command.name == 'up' else ', which are settings'}."
+            )
         else:
             if ctx.command.name == "up":
                 formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION).")
@@ -242,10 +246,12 @@ def _options_of_up(ctx: click.Context) -> set[str]:
 SHOWS_FEW = "orch.help_short"
 
 
-def _row(option: click.Option, record: tuple[str, str]) -> tuple[str, str]:
+def _row(option: click.Option, record: tuple[str, str], command: str) -> tuple[str, str]:
     name = option.opts[-1]
     if name == "--help":
-        return "-h, --help", "-h: the most used options; --help: all"
+        return "-h, --help", "Show the most used options (-h), or all (--help)" if command == "up" else "Show this message"
+    if (command, name) == ("scale", "--workers"):
+        return "-n, --workers N,N,…", "Numbers of workers to measure, such as 1,2,4"
     if name not in LINES:
         return record[0], re.sub(r" ?Default: (.*)\.$", r" [default: \1]", record[1])
     names = f"--[no-]{name[2:]}" if option.secondary_opts else ", ".join(option.opts)

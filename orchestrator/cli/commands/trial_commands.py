@@ -37,8 +37,8 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
     Both get the same random numbers. orch compares the rows of each step, the losses with their terms, the gradients as the optimizer
     applies them, the variables, and the output of fit. The program ends after these steps, before it saves.
 
-    The exit code is 0 for the same training and 1 for another one. If the program fails, the exit code is
-    the program's, but 2 instead of 1.
+    The exit code is 0 if the training is the same, 1 if it differs, and 2 if nothing could be compared. If the
+    program fails, it is the program's, with 2 for 1.
     """
     from ...checks.same_training import sentences, to_json
     from ...errors import USAGE

@@ -242,7 +242,12 @@ OTHER = "train.py:70: another line"
         ((SAVES,), Failure("ValueError", "no", 'File "/work/my_train.py", line 7, in <module>\nValueError: no\n', T0), True, ""),
         ((OWN,), Failure("Error", "Could not start gRPC server", "Traceback …", T0), False, f"{OWN}; use a port of TF_CONFIG"),
         ((OWN,), raised(T0), True, ""),
-        ((OWN,), Failure("ModuleNotFoundError", "No module named 'portpicker'", "Traceback …", T0), False, "python -m pip install portpicker "),
+        (
+            (OWN,),
+            Failure("ModuleNotFoundError", "No module named 'portpicker'", "Traceback …", T0),
+            False,
+            "python -m pip install portpicker ",
+        ),
     ],
 )
 def test_a_note_before_the_start_that_turns_out_right_is_the_remedy(
