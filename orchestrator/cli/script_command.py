@@ -88,8 +88,9 @@ class ScriptCommand(click.Command):
         return ["--help"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        is_short = bool(ctx.meta.get(SHOWS_FEW)) or ctx.command.name != "up"
-        first = (MOST_USED, OTHERS) if ctx.command.name == "up" else (OTHERS, MOST_USED)
+        has_own = ctx.command.name in ("plan", *_TRIALS)  # beside the settings of `orch up`, whose help has them all
+        is_short = bool(ctx.meta.get(SHOWS_FEW)) or has_own
+        first = (OTHERS, MOST_USED) if has_own else (MOST_USED, OTHERS)
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*first, *GROUPS)}
         usual = {name: place for place, name in enumerate(_USUAL)}
         left_out = 0
@@ -249,7 +250,7 @@ SHOWS_FEW = "orch.help_short"
 def _row(option: click.Option, record: tuple[str, str], command: str) -> tuple[str, str]:
     name = option.opts[-1]
     if name == "--help":
-        return "-h, --help", "Show the most used options (-h), or all (--help)" if command == "up" else "Show this message"
+        return "-h, --help", "Show this message" if command in ("plan", *_TRIALS) else "Show the most used options (-h), or all (--help)"
     if (command, name) == ("scale", "--workers"):
         return "-n, --workers N,N,…", "Numbers of workers to measure, such as 1,2,4"
     if name not in LINES:
