@@ -111,9 +111,8 @@ class ScriptCommand(click.Command):
                     formatter.write_dl([(names.ljust(COLUMN), text) for names, text in rows], col_max=COLUMN)
         formatter.write_paragraph()
         if left_out:
-            formatter.write_text(
-                f"orch up --help shows {left_out} more options{'' if ctx.command.name == 'up' else ', which are settings'}."
-            )
+            formatter.write_text(f"{'orch up' if has_own else ctx.command_path} --help shows {left_out} more options.")
+
         else:
             if ctx.command.name == "up":
                 formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION).")
