@@ -1,4 +1,4 @@
-"""One worker is slow, reads slowly, or never comes: how this is seen (docs/commands.md).
+"""One worker is slow, reads slowly, or never comes: how this is seen (docs/faster.md).
 
     orch up examples/who_waits.py --workers 3 -- --slow 0.05
     orch up examples/who_waits.py --workers 3 -- --slow-input 0.05

@@ -1,4 +1,4 @@
-"""The test behind each promise of docs/resume.md: each row of its table has tests that exist, or is known to have none."""
+"""The test behind each promise of docs/exact.md: each row of its table has tests that exist, or is known to have none."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PROMISES = {
     "data that have become shorter than what the training has read": (
         "test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",
     ),
-    "another number of workers in an [elastic](#fewer-and-more-workers) run": ("test_a_host_that_is_lost_and_comes_back",),
+    "another number of workers in an [elastic](resume.md#fewer-and-more-workers) run": ("test_a_host_that_is_lost_and_comes_back",),
     "another number of workers otherwise, another batch size": (
         "test_other_batches_than_before_are_said_and_other_executions_go_on_exactly",
     ),
@@ -111,8 +111,7 @@ SNAPSHOTS = {
 
 def rows() -> list[str]:
     """The first column of the table of promises."""
-    text = (ROOT / "docs/resume.md").read_text().partition("## What is exact\n")[2].partition("\n## ")[0]
-    text = text.partition("\n|---|---|\n")[2]
+    text = (ROOT / "docs/exact.md").read_text().partition("\n## ")[0].partition("\n|---|---|\n")[2]
     return re.findall(r"^\| (.*?) \| .*? \|$", text, re.MULTILINE)
 
 

@@ -81,7 +81,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     )
     assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out
     resume = orch.in_process("help", "resume", check=0).out
-    assert resume.startswith("Resume training exactly\n\n")
+    assert resume.startswith("Continue after a crash\n\n")
     assert resume.endswith(f"\n\nThe whole page: {ROOT}/docs/resume.md\n")
     assert "\n    $ orch up examples/resume_loop.py " in resume
     assert "\n* 125: orch or the backend failed" in orch.in_process("help", "exit", "codes", check=0).out

@@ -123,7 +123,7 @@ def test_the_task_for_which_the_others_wait_is_named(orch: Orch, run: LiveRun, t
     importlib.util.find_spec("sklearn") is None, reason="NOT TESTED: scikit-learn is not installed here (pip install 'orch-tf[examples]')"
 )
 def test_a_loop_of_ones_own_that_reads_slowly_is_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
-    """The example of docs/commands.md."""
+    """The example of docs/faster.md."""
     words = ("--steps", "1000000", "--slow-input", "0.05")
     orch.start("up", str(ROOT / "examples/who_waits.py"), "-n", "2", "--", *words, env={"ORCH_EXAMPLES_DATA": str(tmp_path)})
     wait_until(lambda: notes(run), "line about the slow task")

@@ -61,7 +61,7 @@ GATHER_S = 0.1
 """How long tasks that cannot be forked for the same reason are collected, to be named in one message."""
 TEARDOWN_S = clock.patience(20.0)
 """How long an interpreter may take to end when its program is over, threads and exit handlers included. TensorFlow's teardown can hang
-(`ClusterCoordinator.__del__`; see docs/restarts.md), and the run would never end."""
+(`ClusterCoordinator.__del__`; see docs/resume.md), and the run would never end."""
 
 
 class Launcher:
