@@ -121,7 +121,9 @@ def _parts(first: Row, last: Row) -> dict[str, float]:
 
 def _exchange_of(windows: Sequence[Sequence[Row]]) -> float:
     """The seconds of a step for which each worker waits: between two steps that all tell, those of the worker that waits least."""
-    told = [{step: waited for row in rows for step, waited in row[9] if rows[0][1] <= step <= rows[-1][1]} for rows in windows]
+    told: list[dict[float, float]] = [
+        {step: waited for row in rows for step, waited in row[9] if rows[0][1] <= step <= rows[-1][1]} for rows in windows
+    ]
     steps = sorted(set.intersection(*map(set, told)))
     if len(steps) < 2:
         return math.inf
@@ -251,8 +253,8 @@ def _lines(sizes: Sequence[Size], others: Sequence[Size], forecasts: Sequence[tu
         what = f"with a batch of {other.batch:.0f}, {count_of(other.workers, 'worker')}: {other.speed:,.0f} examples a second{up}"
         lines.append(f"{what}; {_describe(other)}")
     if last.between > BOUND * last.step:
-        lines.append(f"left out: {milliseconds(last.between)} for each step between epochs, with the validation")
-    if not (last.shares and bound in ("computing", "exchange")):
+        lines.append(f"left out: the time between epochs, with the validation: {milliseconds(last.between)} for each step")
+    if not (last.shares and bound in ("computing", "exchange", "waiting")):  # they wait for cores
         lines.append(f"try: {_advice(sizes)}")
     return lines
 
@@ -286,7 +288,7 @@ _WORDS = {
 def _advice(sizes: Sequence[Size]) -> str:
     size, batch = sizes[-1], _of_each(sizes)
     gain = 2 * size.step / (size.step + size.parts["computing"] + size.parts["input"])
-    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch else "twice the batch"
+    larger = f"batch {batch:.0f} -> {2 * batch:.0f} for each worker" if batch and batch.is_integer() else "twice the batch"
     slow = f"look at {size.slowest} with orch stacks, and at its host with orch top"
     even = "batches that take all workers as long, such as texts of like lengths; orch top shows busy hosts"
     more = "a batch for each worker, so that a step of more workers has more examples" if way_of(sizes) == ALL else "more workers"
@@ -320,9 +322,10 @@ def _turn(sizes: Sequence[Size]) -> str:
 def _batch(sizes: Sequence[Size]) -> str:
     each = ", ".join(f"{size.examples / size.workers:.0f}" for size in sizes)
     total = ", ".join(f"{size.examples:.0f}" for size in sizes)
+    about = "" if sizes[0].examples.is_integer() else "about "  # an epoch ends with a smaller one
     return {
-        ALL: f"{sizes[0].examples:.0f} for all workers together, the same in all sizes ({each} for each)",
-        EACH: f"{_of_each(sizes):.0f} for each worker, the same in all sizes ({total} together)",
+        ALL: f"{about}{sizes[0].examples:.0f} for all workers together, the same in all sizes ({each} for each)",
+        EACH: f"{about}{_of_each(sizes):.0f} for each worker, the same in all sizes ({total} together)",
         OTHER: f"the script has another rule ({total} together), so other sizes are not told",
         UNKNOWN: "orch sees none; if each worker has its own, a step of n workers has n times as many examples",
     }[way_of(sizes)]

@@ -186,4 +186,4 @@ def test_time_between_epochs_is_told_where_it_is_long() -> None:
     found = rows(1, compute=0.05)
     for row in found["worker-0"]:
         row[8] = 0.02 * row[1]  # type: ignore[index]
-    assert "left out: 20 ms for each step between epochs, with the validation" in answer([size_of(found)])["text"]
+    assert "left out: the time between epochs, with the validation: 20 ms for each step" in answer([size_of(found)])["text"]
