@@ -30,14 +30,9 @@ class Cell:
     left_out: tuple[str, ...] = ()
     """Lines for Jupyter that Python cannot run: ``cell 3, line 1: !ls``."""
 
-    @property
-    def installs(self) -> str:
-        """The first line that installs a package; empty: there is none."""
-        return next((line for line in self.left_out if _INSTALLS.search(line)), "")
-
 
 def parts(path: str, data: bytes) -> list[Cell]:
-    """The cells with code that are run, of a notebook; any other file as one. Raises ValueError for what is no notebook."""
+    """The cells with code that are run, of a notebook; any other file as one. Raises ValueError for what no task can run as a notebook."""
     if not path.endswith(".ipynb"):
         return [Cell("", data)]
     try:
@@ -65,6 +60,8 @@ def _translate(name: str, text: str) -> Cell:
                 words = f"__import__('os').environ[{env[1]!r}] = {env[2]!r}"
             elif words.startswith("%time "):
                 words = words[6:]
+            elif _INSTALLS.match(words):
+                raise ValueError(f"it installs a package ({name}, line {number}: {words}): install it first, and tag the cell {SKIP}")
             else:
                 left_out += [] if _NEEDLESS.match(words) else [f"{name}, line {number}: {words}"]
                 words = f"pass  # {words}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -56,8 +57,9 @@ def test_what_is_left_out_is_said() -> None:
     "line", ["!pip install x", "%pip install -U x", "! python -m pip install x", "%conda install x", "!uv pip install x"]
 )
 def test_an_installation_is_found(line: str) -> None:
-    assert cell("x = 1", f"\n{line}")[1].installs == f"cell 2, line 2: {line}"
-    assert not cell(f"x = '''\n{line}\n'''")[0].installs
+    with pytest.raises(ValueError, match=re.escape(f"it installs a package (cell 2, line 2: {line}): install it first")):
+        cell("x = 1", f"\n{line}")
+    assert not cell(f"x = '''\n{line}\n'''")[0].left_out
 
 
 def test_only_cells_with_code_count() -> None:

@@ -137,8 +137,6 @@ def _check_script(target: str, cwd: str) -> str | None:
             place = f"{part.name}, " if part.name else ""
             # Python reads the line of an error from a file of this name, if there is one: a notebook has other lines.
             compile(part.source, f"{path} {part.name}" if part.name else path, "exec", dont_inherit=True)
-            if line := part.installs:
-                return f"the notebook {target!r} installs a package ({line}): install it first, and tag the cell {notebook_cells.SKIP}"
     except SyntaxError as error:
         place += f"line {error.lineno}: " if error.lineno else ""
         text = f"\n    {error.text.strip()}" if error.text else ""
