@@ -95,7 +95,7 @@ class Notices(Messages):
                 with open(self._run.path / LOG, "ab", opener=private_opener) as log:
                     code = self._execute(event, log)
             except OSError as error:
-                self._note(f"--notify: {self._words[0]} cannot be run: {error.strerror or error}")
+                self._note(f"--notify: {self._words[0]} cannot be run: {error}")
                 continue
             what = f"had not ended after {COMMAND_S:g} s, and was killed" if code in (-9, 137) else f"ended with exit code {code}"
             if code:
