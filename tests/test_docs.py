@@ -273,7 +273,7 @@ def test_every_example_is_in_their_table(example: str) -> None:
 
 @pytest.mark.parametrize("package", ["orchestrator", "worker"])
 def test_every_room_is_in_the_table_of_rooms(package: str) -> None:
-    _, _, table = (ROOT / "docs/how-it-works.md").read_text().partition("## The rooms")
+    _, _, table = (ROOT / "docs/how-it-works.md").read_text().partition("## The folders of the code")
     named = set(re.findall(r"`(?:\w+/)*(\w+(?:\.py|/))`", table.partition("\n## ")[0]))
     rooms = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / package).glob("[!_]*")}
     assert sorted(rooms - named - {"py.typed"}) == []

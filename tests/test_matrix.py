@@ -69,6 +69,17 @@ def test_a_check_that_fails_fails_the_command_and_stands_in_the_table(
     assert f"orch: NOT TESTED: {cell}: no Python" in capsys.readouterr().err
 
 
+def test_the_table_of_the_page_keeps_what_was_found() -> None:
+    text = table.PAGE.read_text()
+    found = table.read(text)
+    assert table.render(found) in text
+    assert len(found) == len(CELLS)
+    name = CELLS[0].name
+    checks_found = {**found[name]["checks"], "fit": table.FAILED}
+    failed = {**found, name: {**found[name], "checks": checks_found}}
+    assert table.read(f"<!-- written by `make matrix` -->\n{table.render(failed)}<!-- end of")[name]["checks"] == checks_found
+
+
 def test_the_real_tests_of_a_cell_exist() -> None:
     for test in (*checks.TESTS, *checks.JUDGE, *checks.CORNER_TESTS):
         path, _, name = test.partition("[")[0].partition("::")

@@ -86,7 +86,7 @@ def _use(row: Mapping[str, str]) -> str:
     """A use of Keras, with the worlds of each word."""
     use, why = row["use"], row["why"]
     words = {world: word for world, word in row.items() if world not in ("use", "why")}
-    lines = [f"* {word}: {'; '.join(world for world in words if words[world] == word)}" for word in dict.fromkeys(words.values())]
+    lines = [f"* {'; '.join(world for world in words if words[world] == word)}: {word}" for word in dict.fromkeys(words.values())]
     if len(lines) == 1:
         lines = [f"* {next(iter(words.values()))}, everywhere"]
     return "\n".join([use, *lines, *([f"* {why}"] if why else [])])

@@ -15,7 +15,7 @@ from worker.settings.releases import NEWEST_KERAS
 
 from .case import CASES, Case, find
 from .tasks import Unit
-from .verdicts import ABSENT, AS_ONE, BAD, ORDER, UNEVEN, Verdict, judge
+from .verdicts import ABSENT, AS_ONE, BAD, BY_HAND, ORDER, SAYS_SO, UNEVEN, Verdict, judge
 from .worlds import WORLDS, Answers, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +137,9 @@ def row_names() -> dict[str, Case]:
     return {row: case for case in CASES.values() for row in case.rows or (case.name,)}
 
 
-USUAL = {AS_ONE, f"{AS_ONE}; smaller last batch: differs, and says so", "-"}
+SHOWN = {AS_ONE: "same", SAYS_SO: "differs, orch warns", BY_HAND: "Keras fails"}
+"""The words as the page and the file next to it show them, where they are others."""
+USUAL = {"same", "same; last batch: differs, orch warns", "-"}
 """The words of most rows under MirroredStrategy and with Keras 2, which the page has once, above its table."""
 SEVERAL = ("two", "three", "two-of-two", "two-oldest")
 """The worlds of several workers with Keras 3, in which a smaller last batch is as one process, too."""
@@ -151,35 +153,34 @@ def render(kept: Mapping[str, Any]) -> str:
         f"Made by `make judge` with {', '.join(f'{name} {version}' for name, version in kept['versions'].items())}; do not edit.",
         f"{usual} of {len(judged)} uses are not in this table.",
         "",
-        "| use | what differs | why |",
-        "|---|---|---|",
+        f"| use | several workers | MirroredStrategy | Keras 2 | {_short('two-oldest')} |",
+        "|---|---|---|---|---|",
     ]
     for area in dict.fromkeys(case.area for case in names.values()):
         alike: dict[str, list[str]] = {}
         for row, case in names.items():
             if case.area == area and (found := _differs(case, judged.get(row, {}))):
-                alike.setdefault(f"{'; '.join(_differences(found))} | {case.because}", []).append(_shown(row))
-        lines += [f"| **{TITLES.get(area, area)}** | | |"] if alike else []
-        lines += [f"| {' · '.join(rows)} | {what} |" for what, rows in alike.items()]
+                why = f"<br>*{case.because}*" if case.because else ""
+                alike.setdefault(f"{why} | {' | '.join(_columns(found))} |", []).append(_shown(row))
+        lines += [f"| **{TITLES.get(area, area)}** | | | | |"] if alike else []
+        lines += [f"| {' · '.join(rows)}{what}" for what, rows in alike.items()]
     return "\n".join([*lines, ""])
 
 
 def _differs(case: Case, judged: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The words that are not the usual ones, by world."""
     cells = {world: _cell(case, judged[world]) for world in (*COLUMNS, NEXT.name) if judged.get(world)}
-    return {world: cell for world, cell in cells.items() if cell not in (USUAL if world not in SEVERAL else {AS_ONE, "-"})}
+    return {world: cell for world, cell in cells.items() if cell not in (USUAL if world not in SEVERAL else {"same", "-"})}
 
 
-def _differences(found: Mapping[str, str]) -> Iterator[str]:
-    """The worlds of each word: ``2 workers, 3 workers: refused``."""
-    for word in dict.fromkeys(found.values()):
-        worlds = [world for world in found if found[world] == word]
-        if set(worlds) == set(COLUMNS):
-            where = "everywhere"
-        else:
-            several = ["several workers"] if set(SEVERAL) <= set(worlds) else []
-            where = ", ".join([*several, *(_short(world) for world in worlds if not several or world not in SEVERAL)])
-        yield f"{where}: {word.replace('; smaller last batch', '; last batch')}"
+def _columns(found: Mapping[str, str]) -> Iterator[str]:
+    """The cells of a row. That of several workers has the word of all of them, or names the worlds that have one."""
+    of_several = {world: found.get(world, "same") for world in SEVERAL if world != "two-oldest"}
+    shown = dict.fromkeys(of_several.values())
+    each = [f"{', '.join(_short(world) for world in of_several if of_several[world] == word)}: {word}" for word in shown if word != "same"]
+    newer = [f"{_short(NEXT.name)}: {found[NEXT.name]}"] if NEXT.name in found else []
+    yield "; ".join([*(shown if len(shown) == 1 and "same" not in shown else each), *newer])
+    yield from (found.get(world, "") for world in ("mirrored", "two-keras-2", "two-oldest"))
 
 
 def _short(world: str) -> str:
@@ -211,12 +212,12 @@ def _cell(case: Case, forms: Mapping[str, str]) -> str:
     first = words.get("even", "")
     if last is None or _word(case, last) == first:
         return first
-    return f"{first}; smaller last batch: {_word(case, last)}" if first else _word(case, last)
+    return f"{first}; last batch: {_word(case, last)}" if first else _word(case, last)
 
 
 def _word(case: Case, word: str) -> str:
     """A row that is not compared with one process does not say that it is."""
-    return {"workers": "workers alike", "finite": "workers alike"}.get(case.compare, word) if word == AS_ONE else word
+    return "not comparable" if word == AS_ONE and case.compare != "one process" else SHOWN.get(word, word)
 
 
 def table_of_page() -> str:
