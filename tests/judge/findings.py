@@ -153,7 +153,7 @@ def render(kept: Mapping[str, Any]) -> str:
         f"Made by `make judge` with {', '.join(f'{name} {version}' for name, version in kept['versions'].items())}; do not edit.",
         f"{usual} of {len(judged)} uses are not in this table.",
         "",
-        f"| use | several workers | MirroredStrategy | Keras 2 | {_short('two-oldest')} |",
+        f"| use | several workers | Mirrored Strategy | Keras 2 | {_short('two-oldest')} |",
         "|---|---|---|---|---|",
     ]
     for area in dict.fromkeys(case.area for case in names.values()):
