@@ -88,7 +88,7 @@ class ScriptCommand(click.Command):
         return ["--help"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        has_own = ctx.command.name in ("plan", *_TRIALS)  # beside the settings of `orch up`, whose help has them all
+        has_own = ctx.command.name in ("plan", *_TRIALS)  # besides the settings of `orch up`, whose help has them all
         is_short = bool(ctx.meta.get(SHOWS_FEW)) or has_own
         first = (OTHERS, MOST_USED) if has_own else (MOST_USED, OTHERS)
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*first, *GROUPS)}
