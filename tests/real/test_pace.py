@@ -198,3 +198,39 @@ def test_where_tensorflow_refuses_timestamps_none_are_taken() -> None:
     with cluster(workers=2) as c:
         first, second = c.run(fit_deterministically).values()
     assert first == second
+
+
+HANG = """
+import os, re, time
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+is_odd = os.environ["ORCH_TASK"] == "worker-1"
+while is_odd and not os.path.exists("go"):
+    time.sleep(0.1)
+with strategy.scope():
+    total = tf.Variable(1.0)
+    another = tf.Variable(1.0)
+
+@tf.function
+def step():
+    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+
+while True:
+    step()
+    if is_odd and os.path.exists("stick"):
+        re.match(r"(a+)+$", "a" * 60 + "b")  # keeps the interpreter's lock
+"""
+
+
+def test_hangs_before_the_first_step_and_with_the_lock_of_python_are_named(orch: Orch, run: LiveRun, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HANG)
+    going = orch.start("up", "train.py", "-n", "2", "--set", "collectives.heartbeat_s=600")
+    awaited = "worker-1 did not come: worker-0 waits for it"
+    wait_until(lambda: awaited in orch("ps", check=0).out, "line before the first variable")
+    (tmp_path / "go").touch()
+    wait_until(lambda: awaited not in orch("ps", check=0).out, "steps")
+    (tmp_path / "stick").touch()
+    wait_until(lambda: awaited in orch("ps", check=0).out, "line about the second hang")
+    orch("down", "--now", check=None)
+    going.wait(check=None)

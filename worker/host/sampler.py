@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..machine import clock
 from ..protocol import messages
@@ -27,6 +28,8 @@ EVERY_S, EACH_S = 2.0, 1 / 16
 """The time between two samples, and the least time for each task: a host with many tasks is sampled less often."""
 OWN_MEMORY_S = 60.0
 """The time between two readings of the proportional memory, each of one task, in turn."""
+SILENT_S = 5.0
+"""A task that tells nothing new for so long is not in the meeting of which it told last."""
 SLOW_S = 0.05
 """The proportional memory is read no more once a reading has taken so long: the process cannot change its mappings meanwhile."""
 ENDED = "ZX"
@@ -66,6 +69,8 @@ class Sampler:
         self._group = ControlGroup()
         self._before: Mapping[tuple[int, float], ProcessCounts] = {}
         """The processes at the last sample, by pid and start."""
+        self._paces: dict[str, tuple[dict[str, Any], float]] = {}
+        """What each task last told of its steps, and since when it has told nothing else."""
         self._own_memory_at = proc_files.now() + OWN_MEMORY_S
         self._turn = 0
         self._has_gpus, self._gpus_at = has_gpus, 0.0
@@ -147,8 +152,18 @@ class Sampler:
             faults=round(max(0.0, faults), 1),
             read=round(max(0.0, read)),
             written=round(max(0.0, written)),
-            **pace_file.read(task.directory),
+            **self._read_pace(task, at),
         )
+
+    def _read_pace(self, task: Watched, at: float) -> dict[str, Any]:
+        """What a task tells of its steps. One that waits for its peers tells so each second: if not, no Python runs in it, and it does
+        something else, such as a call that keeps the interpreter's lock."""
+        pace = pace_file.read(task.directory)
+        told, since = self._paces.get(task.task, ({}, at))
+        self._paces[task.task] = pace, since if pace == told else at
+        if pace == told and at - since >= SILENT_S and pace.get("came", 0) > pace.get("met", 0):
+            return {**pace, "came": pace["met"], "waits": 0.0}
+        return pace
 
     def _measure_own_memory(self, tasks: Sequence[Watched], used: list[messages.TaskUse | None], at: float) -> None:
         """Now and then, the proportional memory of the next task."""

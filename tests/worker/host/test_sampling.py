@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -20,7 +21,7 @@ from worker.host.facts import gpu_driver
 from worker.host.facts.control_group import ControlGroup, GroupCounts
 from worker.host.processes import proc_files
 from worker.host.sampler import Sampler, Watched
-from worker.protocol import messages
+from worker.protocol import messages, task_files
 from worker.protocol.messages import GpuUse, Sampled
 
 
@@ -121,6 +122,24 @@ def test_the_children_of_the_main_thread_count_for_the_task() -> None:
         os.killpg(process.pid, signal.SIGKILL)
     assert use.cpu > 5.0
     assert use.threads == 2
+
+
+def test_a_task_that_keeps_silent_in_a_meeting_is_in_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would tell each second how long it has waited: a call keeps the interpreter's lock, or the process is stopped."""
+    monkeypatch.setattr("worker.host.sampler.SILENT_S", 0.2)
+    channel: Any = Channel()
+    watched = Watched("worker-0", 1, os.getpid(), str(tmp_path))
+    Sampler(channel, channel, channel, lambda: [watched], lambda: False, has_gpus=False).begin()
+
+    def tell(waits: float) -> tuple[int, int, float]:
+        (tmp_path / task_files.PACE).write_text(json.dumps({"came": 8, "met": 7, "waits": waits}))
+        (use,) = channel.sample().tasks
+        return use.came, use.met, use.waits
+
+    assert tell(0.4) == (8, 7, 0.4)
+    time.sleep(0.3)
+    assert tell(0.4) == (7, 7, 0.0)
+    assert tell(1.6) == (8, 7, 1.6)
 
 
 def test_a_full_channel_gets_no_sample_and_the_next_one_is_about_all_the_time(burner: subprocess.Popen[bytes]) -> None:

@@ -121,6 +121,17 @@ def test_a_fetch_that_goes_on_is_a_wait_for_input_unless_the_task_waits_for_its_
     assert read(tmp_path)["reads"] == 0
 
 
+def test_a_new_variable_is_a_meeting_and_no_step(pace: Pace, counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two variables, then a third that waits: the waits are not added up, and `has_trained` stays false."""
+    for waiting, made in ((1, 1), (1, 2), (1, 3)):
+        monkeypatch.setattr(meetings, "new_variables", [waiting, made])
+        pace.poll()
+        counts.now += 4
+    pace.poll()
+    assert [read(tmp_path)[name] for name in ("came", "met", "waits", "window")] == [1, 0, 4, 0]
+    assert not pace_file.has_trained(str(tmp_path))
+
+
 def test_without_marks_the_batches_count(pace: Pace, counts: Counts, tmp_path: Path) -> None:
     for _ in range(4):
         counts.batches += 10

@@ -3,7 +3,8 @@
 A meeting is one collective operation (an all-reduce or a gather): no worker leaves a meeting before all have come. All workers have the
 same meetings in the same order, so a worker that is in none while the others stay in one is the one for which the others wait.
 
-Two methods of one class launch all collectives (`CollectiveReplicaLauncher` in tensorflow/python/distribute/cross_device_utils.py).
+Two methods of one class launch all collectives (`CollectiveReplicaLauncher` in tensorflow/python/distribute/cross_device_utils.py), but
+for those that give a new variable the chief's values (`_share`).
 Around each, a graph subtracts the time from a variable when the input is ready, and adds the time when the result is there. So the variable
 is the seconds of waiting, less the time of the meeting that goes on: it also tells whether one does. These are four operations, and one
 that hands the result on; anyone who reads the variable computes the rest. No number of the program changes. The first replica of a task
@@ -43,6 +44,8 @@ _launchers: list[Any] = shared("launchers", list)
 """The launchers that have launched something, the newest last; each has a `_Meeting` as its attribute `_orch_meeting`."""
 _left: list[float] = shared("left", lambda: [0.0] * _SUMS)
 """The sums of launchers that are not in `_launchers` any more."""
+new_variables: list[int] = shared("new variables", lambda: [0, 0])
+"""How many variables wait for their first value now, and how many have done so. These meetings are part of no step."""
 _devices: dict[int, str] = shared("devices", dict)
 """The device of the first replica, by the key of the group of replicas."""
 
@@ -80,6 +83,8 @@ def _install(on_first: Callable[[], Any]) -> None:
     _on_first = on_first
     for name in ("all_reduce", "_all_gather"):
         patches.replace(MEETINGS, f"CollectiveReplicaLauncher.{name}", _meet)
+    for name in ("broadcast_send", "broadcast_recv"):
+        patches.replace(MEETINGS, f"collective_ops.{name}", _share)
 
 
 def current_context() -> Any:
@@ -147,6 +152,21 @@ def _meet(real: Any, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     with tf.control_dependencies([come]):  # without this, TensorFlow would hand the collective over to another thread, which takes longer
         result = real(self, value, *args, **kwargs)
     return _leave(tf, self, meeting, result, name)
+
+
+def _share(real: Any, *args: Any, **kwargs: Any) -> Any:
+    """Note the meeting in which the workers get the first value of a variable from the chief; in a graph it is not noted."""
+    import tensorflow as tf
+
+    context = current_context()
+    if not tf.executing_eagerly() or context is None or "CPU" not in str(context.device_name):
+        return real(*args, **kwargs)
+    _on_first()
+    new_variables[:] = [1, new_variables[1] + 1]
+    try:
+        return real(*args, **kwargs)
+    finally:
+        new_variables[0] = 0
 
 
 def is_deterministic() -> bool:

@@ -47,7 +47,8 @@ class Pace:
         """Of the window so far: the seconds, the steps, and for each step the work and both waits, in seconds."""
         self._windows = 0
         self._newest: dict[str, float] = {}
-        self._met: tuple[float, ...] = ()
+        self._made = 0
+        self._met: tuple[float, ...] = (0.0, 0.0, 0.0)
         """What was read of the meetings, and when another value was read first."""
         self._met_at = clock()
         self._busy = -1
@@ -107,12 +108,16 @@ class Pace:
                 self.step = steps
                 self._mark(steps)
             came, met, _, _, changing = meetings.read()
+            waiting, made = meetings.new_variables
             reads = round(_reading(), 1) if came <= met else 0.0
         except Exception:  # TensorFlow may be ending
             return
         if (came, met, changing) != self._met:
             self._met, self._met_at = (came, met, changing), self._clock()
             self._busy += 1
+        if made != self._made:
+            self._made, self._met_at = made, self._clock()
+        came += waiting
         waits = round(self._clock() - self._met_at, 1) if came > met else 0.0
         found = {
             "step": self.step,
@@ -122,7 +127,7 @@ class Pace:
             "met": met,
             "waits": waits,
             "reads": reads,
-            "busy": self._busy,
+            "busy": max(0, self._busy),
         }
         text = json.dumps({name: round(value, 6) for name, value in found.items()})
         if text != self._written:

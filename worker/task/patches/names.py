@@ -38,6 +38,7 @@ _SCALE = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
 _OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 _SAVING = "keras.src.saving"
 DISTRIBUTE = "tensorflow.python.distribute"
+_COLLECTIVES = "tensorflow.python.ops.collective_ops"
 _CONTEXT = "tensorflow.python.eager.context:Context"
 
 
@@ -305,6 +306,8 @@ NAMES: dict[str, Name] = {
     "CollectiveReplicaLauncher._all_gather": Name(
         f"{DISTRIBUTE}.cross_device_utils:CollectiveReplicaLauncher._all_gather", "the wait for the other workers", "self, input_tensor"
     ),
+    "collective_ops.broadcast_send": Name(f"{_COLLECTIVES}:broadcast_send", "the wait for the other workers"),
+    "collective_ops.broadcast_recv": Name(f"{_COLLECTIVES}:broadcast_recv", "the wait for the other workers"),
     "Context.ensure_initialized": Name(
         f"{_CONTEXT}.ensure_initialized", "the runtime begins: TensorFlow replaces the handler of SIGTERM", "self"
     ),

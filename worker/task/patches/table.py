@@ -197,7 +197,10 @@ FEATURES: dict[str, Feature] = {
         "batches, rows and the wait for input are not counted",
     ),
     MEETINGS: Feature(
-        _names("CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather"),
+        _names(
+            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather "
+            "collective_ops.broadcast_send collective_ops.broadcast_recv"
+        ),
         "measures",
         "orch cannot tell which worker the others wait for",
     ),
