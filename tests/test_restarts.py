@@ -51,6 +51,19 @@ def test_the_whole_cluster_comes_back_on_its_ports_and_keeps_what_each_attempt_w
     assert len([event for event in run.events() if event["event"] == "template_ready"]) == len(preload)
 
 
+def test_an_attempt_that_runs_an_edited_script_is_told(orch: Orch, tmp_path: Path) -> None:
+    edit = """if ATTEMPT < 3:
+        if ATTEMPT == 2:
+            Path("script.py").write_text(Path("script.py").read_text() + "print('edited')\\n")
+        sys.exit(3)
+    """
+    write_script(tmp_path, ATTEMPT + edit)
+    done = orch("up", "script.py", "-n", "1", "--max-restarts", "2", *QUICK, check=0)
+    assert done.err.count("was edited during the run") == 1
+    assert "orch: script.py was edited during the run: attempt 3 runs it as it is now\n" in done.err
+    assert done.out == "worker-0 | edited\n"
+
+
 def test_a_script_that_saves_goes_on_where_it_was_and_one_that_does_not_is_given_up(orch: Orch, tmp_path: Path, run: LiveRun) -> None:
     text = """
     folder = Path(os.environ["ORCH_CHECKPOINT_DIR"])

@@ -7,6 +7,8 @@ An event is a frame of an agent or a request of the user. `_on_event` records it
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from worker.protocol.task_id import TaskId
 from ..backends.connection.agent_link import LostError, Unasked
 from ..errors import BROKEN, OrchError
 from ..model.policy import deadlines, endings, lifecycle, readiness, restarts
+from ..model.settings.backend_sections import LocalSettings
 from ..model.state import events
 from ..model.state.cluster import Cluster, Phase, Verdict
 from ..model.task_names import group_tasks
@@ -67,6 +70,8 @@ class Supervisor:
         self._launch = Launch(start, self._agents, lambda: self.cluster, self._on_event)
         self._samples: Samples | None = None
         self._outputs = LogCollector(start.spec, start.run, self._on_event, viewer.on_output)
+        self._edited_at = 0.0
+        """When the script was edited before the last start of tasks; 0: not known."""
 
     async def run(self) -> Verdict:
         asyncio.get_running_loop().set_exception_handler(self._fail)
@@ -264,11 +269,21 @@ class Supervisor:
             self._given.run.make_attempt(attempt)
         except OSError as error:
             self._fail_to_write(error)
+        self._tell_of_edit(attempt)
         since = min(task.attempt for task in cluster.members)  # of the whole cluster: not all tasks can restart alone
         for host, orders in self._launch.orders(attempt, tasks, since):
             if orders.orders:
                 self._agents.start(host, orders)
         self._reminder.begin(UNFORMED_S, is_new=True)
+
+    def _tell_of_edit(self, attempt: int) -> None:
+        """Note that tasks run another program than those before. Other hosts, and copies of the code, are not looked at."""
+        spec, before = self._given.spec, self._edited_at
+        if isinstance(spec.backend, LocalSettings) and spec.program.kind == "script":
+            with contextlib.suppress(OSError):  # the task tells
+                self._edited_at = os.stat(os.path.join(spec.workdir, spec.program.target)).st_mtime
+            if before not in (0.0, self._edited_at):
+                self.note(f"{spec.program.target} was edited during the run: attempt {attempt} runs it as it is now")
 
     def _tick(self) -> None:
         self._look_for_awaited()
