@@ -280,7 +280,7 @@ OTHERS = {
 ENDS_EARLY = "a-worker-that-ends-early"
 _LEFT_EARLY = Remedy(
     ENDS_EARLY,
-    "give all workers the same number of steps (dataset.repeat()); if a loss ends the loop, reduce it over the workers first",
+    "give all workers the same calls (no fit on one alone) and steps (dataset.repeat()); if a loss ends the loop, reduce it",
 )
 _LEFT_AT_ONCE = Remedy(
     ENDS_EARLY,

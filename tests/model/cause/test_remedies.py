@@ -200,4 +200,4 @@ def test_a_server_that_left_is_told_otherwise_than_a_worker() -> None:
     task = TaskStatus("worker-0", "a", code=0)
     assert "--set serve=true" in remedies.find(task, serves=True).text
     assert remedies.find(task).text.startswith("look for a return or sys.exit() before the training: worker-0 took no step")
-    assert remedies.find(dataclasses.replace(task, report={"step": 3})).text.startswith("give all workers the same number of steps")
+    assert remedies.find(dataclasses.replace(task, report={"step": 3})).text.startswith("give all workers the same calls")
