@@ -80,6 +80,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         orch.in_process("help", "out-of-memry"), 2, "there is no command or topic 'out-of-memry'\n       fix: did you mean 'out-of-memory'?"
     )
     assert "`orch up train.py -n 4 -- --lr 0.1`" in orch.in_process("help", "torchrun", check=0).out
+    assert orch.in_process("help", "notebook", check=0).out.startswith("In a notebook\n\n")
     resume = orch.in_process("help", "resume", check=0).out
     assert resume.startswith("Continue after a crash\n\n")
     assert resume.endswith(f"\n\nThe whole page: {ROOT}/docs/resume.md\n")
