@@ -44,7 +44,7 @@ VARIABLES = """
 | `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |
 
-[spec.md](spec.md#what-a-script-can-use) has the variables that orch sets in each task.
+[spec.md](spec.md#what-a-script-can-use) lists the variables that orch sets in each task.
 """
 SET_BY_ORCH = {
     *("verify.steps", "verify.word", "verify.batch_of", "scale.measure"),

@@ -162,7 +162,7 @@ class Run:
     """The handle of a run: `launch` returns one for the run that it starts, and `find` one for a run that any program has started.
 
     All methods can be called from any thread, and while an event loop runs; all times are in seconds. At the end of a ``with`` block a
-    run that still goes on is stopped. A run ends with the program that launched it, unless its controller is a job of an engine.
+    run that is still running is stopped. A run ends with the program that launched it, unless its controller is a job of an engine.
     """
 
     def __init__(self, run: RunDir, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -202,7 +202,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """True if the run goes on, is being started, or waits in the queue of its engine."""
+        """True if the run is running, is being started, or waits in the queue of its engine."""
         # A forked child is not the parent of the controller, and sees its end by the lock alone.
         is_parent = self._process is not None and os.getpid() == self._maker
         return self._process.poll() is None if is_parent and self._process is not None else self._run.is_alive()
@@ -210,7 +210,7 @@ class Run:
     def wait(self, timeout: float | str | None = None) -> Result:
         """Wait until the run has ended and no process of it is left. Returns the result.
 
-        Raises `TimeoutError` after `timeout` (seconds, or a text such as ``"10m"``); the run goes on. Raises `UsageError` if
+        Raises `TimeoutError` after `timeout` (seconds, or a text such as ``"10m"``); the run continues. Raises `UsageError` if
         `timeout` is not a time.
         """
         limit_s = math.inf if timeout is None else _seconds(timeout)
@@ -224,7 +224,7 @@ class Run:
         return self._result()
 
     async def finished(self) -> Result:
-        """`wait`, for a program with an event loop. If the caller is cancelled, such as by `asyncio.wait_for`, the run goes on."""
+        """`wait`, for a program with an event loop. If the caller is cancelled, such as by `asyncio.wait_for`, the run continues."""
         view = self._view()
         while self.is_running:
             await asyncio.sleep(view.pause_s)

@@ -27,6 +27,8 @@ INSTEAD = {
     "a line names": "orch names",
     "a line shows": "orch shows",
 }
+OF_PAGES = {"says so": "orch warns, prints it or fails", "goes on": "continues, is running"}
+"""More such words, for pages that people write; generated pages repeat the texts of the program."""
 WORDS = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
 PAGES = sorted(path for where in (".", "docs", "examples") for path in (ROOT / where).glob("*.md"))
 
@@ -49,7 +51,9 @@ def found_in(text: str) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_has_none_of_the_words(path: Path) -> None:
     lines = enumerate(path.read_text().splitlines(), start=1)
-    assert [f"{path}:{number}: {word}" for number, line in lines for word in found_in(line)] == []
+    own = OF_PAGES if path.name not in ("api.md", "reference.md") else {}
+    found = ((number, [*found_in(line), *(f"{word}: write {own[word]!r}" for word in own if word in line)]) for number, line in lines)
+    assert [f"{path}:{number}: {word}" for number, words in found for word in words] == []
 
 
 @pytest.mark.parametrize("package", ["orchestrator", "worker"])

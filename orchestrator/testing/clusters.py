@@ -228,7 +228,7 @@ class Cluster:
         return run_script(script, *args, **{**defaults, **settings, "env": env})
 
     def debug(self, name: str) -> None:
-        """Stop a task at its next line of Python, and connect the terminal to Python's debugger there until the program goes on.
+        """Stop a task at its next line of Python, and connect the terminal to Python's debugger there until the program continues.
 
         A `breakpoint()` in a function does the same while the test waits for the job.
         """

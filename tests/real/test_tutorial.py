@@ -67,9 +67,10 @@ def test_the_tutorial_can_be_typed(warm_tensorflow: None, tmp_path: Path) -> Non
         left_out = [start for start in NOT_TYPED if text.startswith(start)]
         seen.update(left_out)
         if not left_out:
-            line = text.replace("--epochs 60", "--epochs 12")  # time enough for a test, and not for a reader
-            if line.startswith(KILL):
+            line = text.replace("--epochs 40", "--epochs 12")  # time enough for a test, and not for a reader
+            if line.startswith((KILL, "orch checkpoints")):
                 wait_until(lambda: saved(tmp_path / ".orch/latest/checkpoints"), "checkpoint of the first epoch")
+            if line.startswith(KILL):
                 tasks = {task["task"]: task for task in json.loads(typed("orch ps --json"))["tasks"]}
                 line = line.replace("PID", str(tasks["worker-1"]["pid"]), 1)
             said[text] = typed(line)
