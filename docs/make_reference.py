@@ -32,7 +32,6 @@ $ orch init --schema                 # the same keys, for an editor
 
 `timeouts.run_s` with `2h` means `timeouts: {run_s: 2h}` in orch.yaml, or `--set timeouts.run_s=2h`.
 Every key can be set in both ways; many also have an option and a variable. The values shown are examples.
-Only `orchestrator.launch` writes `function` and `call`.
 """
 VARIABLES = """
 ## Other variables
@@ -48,9 +47,9 @@ VARIABLES = """
 """
 SET_BY_ORCH = {
     *("verify.steps", "verify.word", "verify.batch_of", "scale.measure"),
-    *("backend.job", "backend.allocation", "checkpoints.resume_older"),
+    *("backend.job", "backend.allocation", "checkpoints.resume_older", "function", "call"),
 }
-"""Keys of a `spec.yaml` that a command of orch writes."""
+"""Keys of a `spec.yaml` that only orch writes."""
 
 
 def keys() -> Iterator[str]:

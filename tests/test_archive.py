@@ -93,7 +93,7 @@ def test_its_python_lacks_what_it_brings(archive: Archive) -> None:
         (("--version",), __version__),
         (("--help",), "orch up train.py --workers 2"),
         (("help", "kubernetes"), "orchestrator/cli/pages/kubernetes.md"),
-        (("help", "keras", "EarlyStopping"), "same, everywhere"),
+        (("help", "keras", "EarlyStopping"), "same; last batch: differs, orch warns"),
         (("help", "out", "of", "memory"), "memory"),
         (("completion", "bash"), "complete"),
         (("plan", "script.py", "-n", "2"), "worker-1"),
