@@ -303,6 +303,59 @@ def losses_of_one_number_with_weights() -> dict[str, Any]:
     return found
 
 
+def correlation(y: Any, y_pred: Any) -> Any:
+    """A number for each output, from all rows."""
+    y, y_pred = y - tf.reduce_mean(y, 0), y_pred - tf.reduce_mean(y_pred, 0)
+    return tf.reduce_sum(y * y_pred, 0) / tf.sqrt(tf.reduce_sum(y * y, 0) * tf.reduce_sum(y_pred * y_pred, 0) + 1e-6)
+
+
+class MeansOfOutputs(keras.Model):
+    """Takes the gradient of a mean over rows for each output."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - self(x, training=True)), axis=0)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": tf.reduce_sum(loss)}
+
+
+class Together(keras.Model):
+    """Trains by a step of its own, as Keras does, and shares moments among replicas."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+@case
+def numbers_for_each_output() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in (keras.Model, MeansOfOutputs):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            given = keras.Input((8,))
+            model = kind(given, keras.layers.Dense(2)(given))
+            model.compile("sgd", "mse", metrics=[correlation] if kind is keras.Model else None)
+        two = batches(ROWS, np.concatenate([SUMS, -SUMS], 1), 86)
+        found |= {f"{kind.__name__} {name}": value for name, value in fitted(model, two).items()}
+    return found
+
+
+@case
+def moments_that_replicas_share_in_an_own_step() -> dict[str, Any]:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        given = keras.Input((8,))
+        hidden = keras.layers.BatchNormalization(synchronized=True)(keras.layers.Dense(4)(given))
+        model = Together(given, keras.layers.Dense(1)(hidden))
+        model.compile("sgd", "mse")
+    return fitted(model, batches(ROWS, SUMS, 81))
+
+
 @case
 def parts_of_one_shuffle() -> dict[str, Any]:
     """Trainings, validations and predictions from one dataset draw its orders in turn, as many as in one process."""
@@ -579,7 +632,8 @@ def means_that_an_own_test_step_shows() -> dict[str, Any]:
             loss = tf.reduce_mean(tf.square(y - self(x)))
             self.shown.update_state(loss)
             summed = keras.losses.MeanSquaredError(reduction="sum")(y, self(x))
-            return {"loss": self.shown.result(), "last": loss, "mean": keras.losses.MeanSquaredError()(y, self(x)), "sum": summed}
+            mean, known = keras.losses.MeanSquaredError()(y, self(x)), tf.reduce_all(tf.math.is_finite(y))
+            return {"loss": self.shown.result(), "last": loss, "mean": mean, "sum": summed, "half": 0.5, "known": known}
 
     return evaluated(Own, lambda given: keras.layers.Dense(1)(given), "mse")
 

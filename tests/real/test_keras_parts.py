@@ -37,6 +37,8 @@ OWN = (
     "metrics_of_the_program",
     "losses_that_a_step_shows",
     "losses_that_a_step_combines",
+    "numbers_for_each_output",
+    "moments_that_replicas_share_in_an_own_step",
     "parts_of_one_shuffle",
     *EVALUATED,
     "losses_that_a_loss_combines",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,7 +82,7 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         tf.is_tensor(leaf) and leaf.shape.rank and leaf.dtype.is_numpy_compatible and leaf.dtype != tf.string for leaf in leaves
     )
     is_mean = isinstance(metric, MeanMetricWrapper)
-    if not can_gather or (is_mean and not _is_one_number(metric, *args, **kwargs)):
+    if not can_gather or (is_mean and _is_of_rows(metric, *args, **kwargs)):
         return _update_from_part(metric, real, *args, **kwargs)
     args, kwargs = tree.map_structure(lambda leaf: None if leaf is None else replica.all_gather(_with_rows(leaf), axis=0), given)
     if is_mean:  # a mean over batches: all replicas have the same, and so has the mean
@@ -113,8 +114,10 @@ def _update_from_part(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def _is_one_number(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> bool:
-    return tuple(getattr(patches.theirs(metric._fn, y_true, y_pred, **metric._fn_kwargs), "shape", (None,))) == ()
+def _is_of_rows(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> bool:
+    """True if the function of a metric gives a number for each row, and not one for all, or for each output."""
+    shape = tuple(getattr(patches.theirs(metric._fn, y_true, y_pred, **metric._fn_kwargs), "shape", (None,)))
+    return shape != () and shape[0] in (None, y_true.shape[0])
 
 
 def _with_rows(leaf: Any) -> Any:
@@ -167,7 +170,8 @@ class Packing:
         outputs = tree.map_structure(self._shown, outputs)
         leaves = [leaf for leaf in tree.flatten(outputs) if leaf is not None]
         if not all(
-            tf.is_tensor(leaf) and leaf.shape.is_fully_defined() and (leaf.dtype.is_floating or leaf.dtype.is_integer) for leaf in leaves
+            tf.is_tensor(leaf) and leaf.shape.is_fully_defined() and (leaf.dtype.is_floating or leaf.dtype.is_integer or leaf.dtype.is_bool)
+            for leaf in leaves
         ):
             return outputs, wish
         self._outputs, has_rows, share, zero = outputs, rows > 0, parts.share_of(rows, total), tf.constant(0, tf.float64)
@@ -177,10 +181,10 @@ class Packing:
         return tf.concat([_flat(wish), *self._compare(outputs, has_rows), *values], 0)
 
     def _shown(self, leaf: Any) -> Any:
-        """Return what a step returns; of a variable, its value."""
+        """Return what a step returns; of a variable, its value, and of a number of Python, a tensor."""
         import tensorflow as tf
 
-        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else leaf
+        made = tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") or isinstance(leaf, numbers.Number) else leaf
         self._made += [(made, metric) for each, metric in self._made if each is leaf and made is not leaf]
         return made
 

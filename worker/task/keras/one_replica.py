@@ -19,6 +19,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import STEP
 from ..shared import shared
+from . import rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class View:
     """Each replica has the rows of all, so that its sum is that of all."""
     is_scaled: bool = False
     """The loss has this weight before its gradient is taken, which costs less."""
+    rows: int | None = None
+    """The number of rows of this replica's part, if the graph knows it."""
+    is_joined: bool = False
+    """Layers bring gradients from one replica to another, such as those of shared moments."""
     made: list[Any] = dataclasses.field(default_factory=list)
     """The losses that Keras's loss objects have made in this step."""
 
@@ -45,6 +50,10 @@ class View:
     def weigh_last(self, gradient: Any) -> Any:
         """Return what of a gradient is added to those of the other replicas."""
         return gradient if self.is_scaled else self.weigh(gradient)
+
+    def is_of_rows(self, loss: Any) -> bool:
+        """True if a loss has a number for each row, and not one for each output, as a mean over the rows may have."""
+        return bool(loss.shape.rank) and loss.shape[0] in (None, self.rows)
 
     def sum_of_all(self, loss: Any) -> Any:
         """Make of a sum over the rows of this part what has the sum over all rows for its weighted mean."""
@@ -66,15 +75,34 @@ def mend() -> None:
 
 
 def _gradient(real: Any, self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any) -> Any:
-    """The gradient of the losses of single rows is that of their sum. A gradient of something else, as in a penalty, stays what it is."""
+    """The gradient of the losses of single rows is that of their sum. A gradient of something else, as in a penalty, stays what it is.
+
+    Where layers bring gradients from one replica to another, each loss has its weight before.
+    """
     import tensorflow as tf
 
-    view = current()
+    view, losses = current(), tf.nest.flatten(target)
     is_of_losses = output_gradients is None and all(hasattr(source, "assign") for source in tf.nest.flatten(sources))
-    if view is not None and is_of_losses and any(tf.is_tensor(each) and each.shape.rank for each in tf.nest.flatten(target)):
-        ones = tf.nest.map_structure(tf.ones_like, target)
-        output_gradients = tf.nest.map_structure(lambda one: view.sum_of_all(one) if one.shape.rank else one, ones)
-    return real(self, target, sources, output_gradients, **kwargs)
+    if view is None or not is_of_losses or not all(map(tf.is_tensor, losses)):
+        return real(self, target, sources, output_gradients, **kwargs)
+    weight = tf.where(view.has_rows, view.weight, 1.0) if view.is_joined else None
+    if weight is None and not any(map(view.is_of_rows, losses)):
+        return real(self, target, sources, **kwargs)
+
+    def upstream(loss: Any) -> Any:
+        one = view.sum_of_all(tf.ones_like(loss)) if view.is_of_rows(loss) else tf.ones_like(loss)
+        return one if weight is None else view.weigh(one)
+
+    found = real(self, target, sources, tf.nest.map_structure(upstream, target), **kwargs)
+    return found if weight is None else tf.nest.map_structure(lambda each: None if each is None else _divided(each, weight), found)
+
+
+def _divided(gradient: Any, weight: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, weight), gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(weight, gradient.dtype)
 
 
 def _average_loss(real: Any, losses: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
@@ -129,7 +157,7 @@ def in_steps_of_keras(model: Any) -> Iterator[None]:
     """While this is entered, the steps of a model see one replica also where Keras's own functions run them, on equal parts."""
 
     def run(step: Any, data: Any) -> Any:
-        with seen(View(1 / (replicas() or 1), is_scaled=not has_own_step(model))):
+        with seen(View(1 / (replicas() or 1), is_scaled=not has_own_step(model), rows=rows.known(data))):
             return patches.theirs(step, data)
 
     run = patches.guarded(STEP)(run)

@@ -23,7 +23,7 @@ from ..patches.features import PARTS, WARNINGS
 from ..patches.import_hooks import print_once
 from . import fit, one_replica, optimizer, state
 from .one_replica import replicas
-from .rows import StandingRow, count
+from .rows import StandingRow, count, known
 
 _here = threading.local()
 """`part`: what the replica of this thread computes from; `rows`: the rows of all replicas, once they are counted; `is_counting`;
@@ -82,7 +82,9 @@ def run(
             of_losses = tf.where(is_as_first, tf.cast(rows, tf.float32), share / replicas())
         trackers = tuple(getattr(model._compile_loss, "metrics", ()))
         weight = (1.0 if share is None else share) / replicas()
-        view = one_replica.View(weight, has_rows, has_all=total is None, is_scaled=not one_replica.has_own_step(model))
+        is_scaled = not one_replica.has_own_step(model)
+        is_joined = share is not None and not is_scaled and any(getattr(each, "synchronized", False) for each in model._flatten_layers())
+        view = one_replica.View(weight, has_rows, has_all=total is None, is_scaled=is_scaled, rows=known(data), is_joined=is_joined)
         counts = optimizer.counts()
         with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share)):
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))

@@ -27,6 +27,15 @@ def count(data: Any) -> Any:
     return None
 
 
+def known(data: Any) -> int | None:
+    """The number of rows of a batch, if its graph knows it."""
+    import tensorflow as tf
+
+    tensors = tf.nest.flatten(data, expand_composites=True)
+    sizes = [leaf.shape[0] for leaf in tensors if tf.is_tensor(leaf) and leaf.shape.rank]
+    return sizes[0] if sizes else None
+
+
 class StandingRow:
     """Holds what stands in for a part without rows: the first row of the last part that had rows, or, if none had any, a row of
     zeros.
