@@ -43,6 +43,7 @@ class Case:
 
 CLIPPED = r"clip\w+: Keras clips on each of the"
 ONE_NUMBER = "a loss function that returns one number"
+NO_MEAN = "is not a mean over rows, so the numbers of"
 MASKED = "a mask makes the loss a mean|a mean over elements that are not masked"
 OWN_STATE = "the variable .* in each worker|each worker assigns a value of its own"
 """What lines have that say a difference."""

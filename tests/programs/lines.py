@@ -115,9 +115,34 @@ class Clipped(Step):
         return tf.clip_by_global_norm(grads, 0.1)[0]
 
 
+class Assigned(Step):
+    """Changes its weights without an optimizer."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(y, self(x, training=True))
+        for variable, gradient in zip(self.trainable_variables, tape.gradient(loss, self.trainable_variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"shown": loss}
+
+
 class NotClipped(Clipped):
     def clip(self, grads: Any) -> Any:
         return [0.5 * grad for grad in grads]
+
+
+class Held(Clipped):
+    """Gives an optimizer variables in place of gradients, of which TensorFlow names no operations."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.held = [keras.Variable(tf.zeros(each.shape), trainable=False) for each in self.trainable_variables]
+
+    def clip(self, grads: Any) -> Any:
+        for held, grad in zip(self.held, grads, strict=True):
+            held.assign(grad)
+        return [held.value for held in self.held]
 
 
 class OfRows(Step):
@@ -255,6 +280,15 @@ def one_number(y: Any, found: Any) -> Any:
     return tf.reduce_mean(tf.square(y - found))
 
 
+def ranks(y: Any, found: Any) -> Any:
+    """A number for each row, which depends on the other rows."""
+    return tf.reduce_mean(tf.nn.relu(found - tf.transpose(found)), axis=-1)
+
+
+def drawn(y: Any, found: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - found) * tf.random.uniform(tf.shape(y)))
+
+
 def facts(data: Any) -> None:
     importlib.import_module("_orch_worker.task.input.given").facts(data, strategy)
 
@@ -276,7 +310,10 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(kind=OfItself),
             lambda: fit(lambda: keras.layers.Dense(2, kernel_regularizer="l2"), kind=WithPenalties),
         ),
-        "the program clips the gradients of each of the": (lambda: fit(kind=Clipped), lambda: fit(kind=NotClipped)),
+        "the program clips the gradients of each of the": (
+            lambda: fit(kind=Clipped),
+            lambda: [fit(kind=kind) for kind in (NotClipped, Held)],
+        ),
         "OfRows computes its loss itself": (lambda: fit(kind=OfRows), lambda: fit(loss=MEAN_LOSS(reduction="none"))),
         "Wholly computes its loss itself": (lambda: fit(kind=Wholly), lambda: fit(kind=Partly)),
         "each validation begins with the generator's first 2": (
@@ -284,15 +321,20 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
             lambda: fit(epochs=1, validation_data=batches_for_ever(), validation_steps=2),
         ),
         "the program's make_train_function runs the steps": (lambda: fit(kind=Steps), lambda: fit(kind=Step)),
-        "the loss Circle compares the rows": (
+        "is not a mean over rows, so the numbers of 2": (
+            lambda: fit(loss=ranks),
+            lambda: [fit(loss=each) for each in (one_number, each_row, MEAN_LOSS(reduction="sum"), "binary_crossentropy")],
+        ),
+        "the loss 'circle' is not a mean over rows": (
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="circle"),
             lambda: fit(lambda: keras.layers.Dense(4), data=X, y=np.arange(16) % 2, loss="hinge"),
         ),
+        " differs between the workers: the program has set": (lambda: fit(kind=Assigned), lambda: fit(kind=Step)),
         "made outside of a strategy's scope": (outside, fit),
         "mixed precision: a part of a batch overflows": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
         "activity_regularizer: before Keras 3.14": (lambda: penalised("3.13.0"), lambda: penalised("")),
         "reduction='mean_with_sample_weight' divides": (lambda: fit(**WEIGHTED, sample_weight=Y[:, 0] ** 2), lambda: fit(**WEIGHTED)),
-        f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=one_number), lambda: fit(loss=each_row)),
+        f"{ONE_NUMBER} counts as the mean over its rows": (lambda: fit(loss=drawn), lambda: fit(loss=one_number)),
         " differs in each worker; the end of an epoch": (
             lambda: fit(Own),
             lambda: fit(own(lambda layer, x: layer.kept.assign(layer.kept + 1))),
@@ -317,6 +359,10 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         ),
         "begins a dataset again that shuffles without an end": (lambda: begun(2), lambda: begun(1)),
         "has deterministic=False": (lambda: numbers(deterministic=False), lambda: numbers(deterministic=True)),
+        "chooses elements by random numbers": (
+            lambda: read(Data.range(16).filter(lambda _: tf.random.uniform(()) < 0.5).batch(2)),
+            lambda: read(Data.range(16).map(lambda _: tf.random.uniform(()) < 0.5).batch(2)),
+        ),
         "input: the program takes one of": (lambda: fit(data=share(INDEX)), lambda: fit(data=share(0))),
         "input: the data given in": (
             lambda: read(Data.from_tensor_slices([f"/data/{INDEX}/a", f"/data/{INDEX}/b{INDEX}"]).batch(2)),
@@ -348,7 +394,7 @@ LINES: dict[str, dict[str, tuple[Program, Program]]] = {
         "mixed precision: an overflow in one of the": (lambda: precision("mixed_float16"), lambda: precision("mixed_bfloat16")),
         "a mask makes the loss a mean over unmasked": (lambda: masked(True), lambda: masked(False)),
         " replicas parts of different size. ": (lambda: fit(data=UNEVEN), fit),
-        ". In this training, ": (lambda: fit(data=generated()), lambda: fit(data=generated(drop_remainder=True))),
+        ". For such a batch, ": (lambda: fit(data=generated()), lambda: fit(data=generated(drop_remainder=True))),
         "what is a mean over the rows of a replica that gets none is NaN": (
             lambda: fit().evaluate(rows(9).batch(8), verbose=0),
             lambda: fit().evaluate(rows(10).batch(8), verbose=0),

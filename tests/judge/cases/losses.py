@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..case import MASKED, ONE_NUMBER, Case, Result, add, case
+from ..case import MASKED, NO_MEAN, ONE_NUMBER, Case, Result, add, case
 from ..place import Branch, Place, aligned, branches
 
 KINDS: dict[str, tuple[int, str | None]] = {
@@ -115,10 +115,10 @@ OWN: dict[str, Callable[[Place], Any]] = {
 
 
 SAYS = {
-    "Dice()": ONE_NUMBER,
-    "Tversky()": ONE_NUMBER,
+    "Dice()": NO_MEAN,
+    "Tversky()": NO_MEAN,
     "SparseCategoricalCrossentropy(ignore_class=1)": MASKED,
-    "Circle()": "the loss Circle compares the rows of a batch",
+    "Circle()": NO_MEAN,
     "Huber(reduction='mean_with_sample_weight') with sample_weight": "divides by each part's weights",
     "a function that gives one number with sample_weight": ONE_NUMBER,
 }
@@ -144,7 +144,7 @@ add(
         "losses",
         functools.partial(_train, kind="numbers", codes=list(OWN)),
         rows=tuple(OWN),
-        says=dict.fromkeys(OWN, ONE_NUMBER),
+        says=dict.fromkeys(OWN, f"{NO_MEAN}|{ONE_NUMBER}"),
     )
 )
 

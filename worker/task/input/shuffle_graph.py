@@ -23,6 +23,12 @@ def has_reader(nodes: Any) -> bool:
     return any(_READERS.match(node.op) for node in nodes)
 
 
+def draws(nodes: Any, kind: str) -> bool:
+    """True if an operation of this kind, such as ``RandomShuffle``, draws numbers without a seed: each worker draws others."""
+    unseeded = (node for node in nodes if node.op.startswith(kind) and "seed2" in node.attr)
+    return any(not node.attr["seed"].i and not node.attr["seed2"].i for node in unseeded)
+
+
 def _seeded(nodes: Any) -> Iterator[tuple[Any, list[int]]]:
     """The shuffles, and which inputs of each are its two seeds."""
     from tensorflow.python.framework import op_def_registry

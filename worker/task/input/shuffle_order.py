@@ -34,6 +34,8 @@ _LATER = re.compile("Repeat|Concatenate|Cache|Snapshot")
 """The classes of tf.data that begin a part of the dataset again, or never more, while they are read."""
 _COUNTING = re.compile("Take|Skip|Zip|Window|Scan|Unique|Shard|Concatenate")
 """The classes of tf.data whose elements are others where a worker has only some of the files: `enumerate` is a zip."""
+_DECIDING = {"Filter|TakeWhile": "Random", "FlatMap|Interleave": "RandomShuffle"}
+"""The classes of tf.data whose functions decide which elements there are, or in which order, and what these must not draw."""
 _CHOOSING = "DirectedInterleave"
 """The class of tf.data that `choose_from_datasets` and `sample_from_datasets` make."""
 _ALIKE = (3, 5, 9, 12)
@@ -286,6 +288,12 @@ def _warn_of_other_orders(dataset: Any, before: list[Any]) -> None:
         print_once(
             f"input: the dataset of {failure.calling_line()} has deterministic=False, so elements come twice or never in an epoch. "
             "fix: deterministic=True, or divide by file"
+        )
+    chosen = [(part, kind) for part in before for classes, kind in _DECIDING.items() if re.search(classes, type(part).__name__)]
+    if any(shuffle_graph.draws(graph.node, kind) for part, kind in chosen for graph in function_graphs(part)):
+        print_once(
+            f"input: the dataset of {failure.calling_line()} chooses elements by random numbers of each worker: some come twice, others "
+            "never. fix: tf.random.set_seed(…) before it is made"
         )
 
 

@@ -180,7 +180,9 @@ class Agreement:
             return
         stops.carry(False)
         self._statistics = state.statistics(self.model)
-        epochs, workers = _sum_over_workers(strategy, epoch, 1)
+        sums = state.sums_of_weights(self.model)
+        epochs, workers, *of_all = _sum_over_workers(strategy, epoch, 1, *sums.values())
+        state.tell_of_other_weights(sums, of_all, workers)
         if epochs != epoch * workers:
             raise _not_together(f"begins at epoch {epoch:g} and other workers at another one")
 
@@ -223,7 +225,9 @@ class Agreement:
     def on_train_end(self, logs: Any = None) -> None:
         """Wait until the chief has removed its backup: the next `fit` of another worker must not find it."""
         if is_wanted(self.model.distribute_strategy):
-            _sum_over_workers(self.model.distribute_strategy, 1)
+            sums = state.sums_of_weights(self.model)
+            workers, *of_all = _sum_over_workers(self.model.distribute_strategy, 1, *sums.values())
+            state.tell_of_other_weights(sums, of_all, workers)
 
 
 def _report_values(logs: Any, epoch: int, step: int, took: float) -> None:

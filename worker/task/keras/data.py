@@ -93,8 +93,8 @@ def warn_of_uneven_parts(distributed: Any, adapter: Any, replicas: int, is_train
     why = ["Keras gives all parts of a batch the same weight, so losses and weights differ from those of one process"] if is_trained else []
     if size <= 0 or rows is None:
         if why:
-            uneven = f"batches whose rows {replicas} replicas cannot share evenly, such as a last one, give parts of different size"
-            print_once(f"{uneven}. In this training, {why[0]}")
+            uneven = f"a batch whose rows {replicas} replicas cannot share evenly, such as a last one, gives parts of different size"
+            print_once(f"{uneven}. For such a batch, {why[0]}")
     elif size % replicas or rows % size % replicas:
         last = f", the last one of {rows % size}," if rows % size else ""
         if 0 < rows % size < replicas:

@@ -74,7 +74,6 @@ def name_parts() -> None:
         strategy = self.distribute_strategy
         if strategy.num_replicas_in_sync < 2:
             return real(self, *args, **kwargs)
-        tell_of_circle(self)
         if others := _no_means(self):
             print_once(f"the metric {others[0]!r} is not a mean over rows: for single batches Keras shows the mean of the replicas' values")
         here = (threading.get_ident(), strategy)
@@ -91,17 +90,6 @@ def name_parts() -> None:
 
     patches.replace(WARNINGS, "Trainer.make_predict_function", make_predict_function)
     patches.replace(WARNINGS, "Trainer.fit", fit)
-
-
-@patches.guarded(WARNINGS)
-def tell_of_circle(model: Any) -> None:
-    from keras import tree
-
-    losses = tree.flatten(getattr(model._compile_loss, "_user_loss", None))
-    if any(getattr(loss, "__name__", loss if isinstance(loss, str) else type(loss).__name__).lower() == "circle" for loss in losses):
-        print_once(
-            "the loss Circle compares the rows of a batch with each other, on several replicas those of a part: other numbers result"
-        )
 
 
 def _no_means(model: Any) -> list[str]:

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...settings import releases
-from .. import patches
+from .. import failure, patches
 from ..patches.features import STEP, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit, one_replica
+from . import fit, loss_functions, one_replica
 from .one_replica import replicas
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -212,7 +212,8 @@ def _tell_of_clipping(grads: list[Any]) -> None:
     if not replicas() or tf.executing_eagerly():
         return
     tensors = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads if grad is not None]
-    if any(_CLIPS.search(tensor.op.name) and "gradient_tape" not in tensor.op.name for tensor in tensors):
+    names = [tensor.op.name for tensor in tensors if isinstance(tensor, tf.Tensor)]  # a variable has no operation
+    if any(_CLIPS.search(name) and "gradient_tape" not in name for name in names):
         right = "" if _is_wanted() else ", with --set keras.exact=true"
         print_once(
             f"the program clips the gradients of each of the {replicas()} replicas before they are added. "
@@ -344,6 +345,20 @@ def hint(count: int) -> str:
     return f"orch verify {os.path.basename(sys.argv[0])} {tasks} shows whether this training is that of one process"
 
 
+@patches.guarded(WARNINGS)
+def _look_at_function(caller: Any) -> bool | None:
+    """Whether the loss that Keras's class reduces now is a mean over rows (see `loss_functions`). Say so if not."""
+    loss, *given = (caller.f_locals.get(name) for name in ("self", "y_true", "y_pred"))
+    if not (_task.in_loops and replicas() and hasattr(loss, "call") and all(hasattr(each, "shape") for each in given)):
+        return None
+    is_of_rows = loss_functions.is_of_rows(loss, *given)
+    if is_of_rows is False:
+        print_once(
+            f"the loss {loss.name!r} is not a mean over rows, so the numbers of {replicas()} parts of a batch are not those of one process"
+        )
+    return is_of_rows
+
+
 def _reduce_weighted(
     real: Any, values: Any, sample_weight: Any = None, mask: Any = None, reduction: Any = MEANS[0], dtype: Any = None
 ) -> Any:
@@ -352,8 +367,9 @@ def _reduce_weighted(
     _here.losses += 1
     _here.rows += of_rows
     is_number = shape == () and not of_rows
+    is_mean = _look_at_function(failure.caller())
     if is_number:
-        _tell_of_one_number(reduction)
+        _tell_of_one_number(reduction, is_known=is_mean is not None)
     elif reduction == "mean_with_sample_weight" and sample_weight is not None and _task.in_loops and replicas():
         print_once(f"reduction='mean_with_sample_weight' divides by each part's weights: {hint(replicas())}")
     if shape == (0,) and not of_rows and not _task.in_loops and replicas():
@@ -371,8 +387,10 @@ def _reduce_weighted(
     return made
 
 
-def _tell_of_one_number(reduction: str) -> None:
+def _tell_of_one_number(reduction: str, *, is_known: bool) -> None:
     counts = "sum" if reduction == "sum" else "mean"
+    if _is_wanted() and is_known:
+        return
     if _is_wanted():
         print_once(
             f"a loss function that returns one number counts as the {counts} over its rows. "

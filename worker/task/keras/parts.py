@@ -21,7 +21,7 @@ from typing import Any
 from .. import patches
 from ..patches.features import PARTS, WARNINGS
 from ..patches.import_hooks import print_once
-from . import fit, one_replica, optimizer, state
+from . import one_replica, optimizer, state
 from .one_replica import replicas
 from .rows import StandingRow, count, known
 
@@ -89,8 +89,6 @@ def run(
         with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share)):
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
         losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
-        if total is not None:
-            fit.tell_of_circle(model)
         if steps and losses == of_rows and optimizer.has_own_loss(model):
             optimizer.tell_of_own_loss(model, replicas())
         _tell_of_added_losses(model, view.made)

@@ -48,9 +48,32 @@ def of_layers(model: Any) -> list[Any]:
     return list({id(variable): variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables}.values())
 
 
+def sums_of_weights(model: Any) -> dict[str, float]:
+    """A number for each weight of a model in this worker, by its path: those that an optimizer sets are equal in all workers."""
+    import tensorflow as tf
+
+    found = {}
+    for weight in (weight for layer in model._flatten_layers() for weight in layer._trainable_variables):
+        numbers = tf.reshape(tf.cast(weight.value, tf.float64), [-1])
+        found[weight.path] = float(tf.reduce_sum(numbers * tf.linspace(tf.constant(1.0, tf.float64), 2.0, tf.size(numbers))))
+    return found
+
+
+@patches.guarded(WARNINGS)
+def tell_of_other_weights(sums: dict[str, float], of_all: list[float], workers: float) -> None:
+    """Say that the workers train other weights: the program has set them. `of_all`: the sums over all workers."""
+    other = [path for (path, own), each in zip(sums.items(), of_all, strict=True) if abs(own - each / workers) > 1e-6 * abs(own)]
+    if other:
+        print_once(
+            f"the weight {other[0]!r} differs between the workers: the program has set weights or a learning rate otherwise in each. "
+            "fix: set the same in all workers; in a step, let an optimizer apply the gradients"
+        )
+
+
 def _of_own_layers(model: Any) -> set[int]:
     """Return those of `of_layers` of which no other line tells."""
-    layers = [layer for layer in model._flatten_layers() if type(layer).__name__ != "BatchNormalization"]
+    # Keras shares no moments of rows that have a mask.
+    layers = [each for each in model._flatten_layers() if type(each).__name__ != "BatchNormalization" or each.synchronized]
     return {id(variable) for layer in layers for variable in layer._non_trainable_variables}
 
 

@@ -1,0 +1,62 @@
+"""What a loss function makes of rows, which no one knows before it has been called: once for each loss, it gets rows of random numbers.
+
+The loss of a batch is that of its parts if the function gives a number for each row, or the mean of such numbers. The numbers of one that
+compares rows, as for in-batch negatives, or that divides by what all rows have, as a Dice loss, are others for parts.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+ROWS, FIRST = 6, 2
+LABELS = (0, 1), (-100, -1, 0, 1)
+"""Classes, or numbers; and what may stand for no label: a function of the program that gives one number may leave out such rows."""
+MOST = 1 << 20
+"""The most numbers that a row may have."""
+_OPEN = 3
+"""The length along a dimension that is not known."""
+_KNOWN = "_orch_is_of_rows"
+"""The attribute of a loss that was looked at."""
+
+
+def is_of_rows(loss: Any, y_true: Any, y_pred: Any) -> bool | None:
+    """True if a loss of Keras's class has for a batch what its parts have; False if not; None: not known. In the graph of a replica."""
+    if _KNOWN not in vars(loss):
+        # In a thread of its own there is neither a graph nor a replica.
+        with ThreadPoolExecutor(1) as thread:
+            vars(loss)[_KNOWN] = thread.submit(_look, loss, y_true, y_pred).result()
+    found: bool | None = vars(loss)[_KNOWN]
+    return found
+
+
+def _look(loss: Any, y_true: Any, y_pred: Any) -> bool | None:
+    made_by = str(getattr(getattr(loss, "fn", type(loss)), "__module__", ""))
+    found = [_with(labels, loss, y_true, y_pred, made_by.startswith("keras.")) for labels in LABELS]
+    return False if False in found else True if True in found else None
+
+
+def _with(labels: tuple[int, ...], loss: Any, y_true: Any, y_pred: Any, is_of_keras: bool) -> bool | None:
+    import numpy as np
+    import tensorflow as tf
+
+    try:
+        shapes = [[ROWS, *(size or _OPEN for size in each.shape[1:])] for each in (y_true, y_pred)]
+        if max(map(np.prod, shapes)) > ROWS * MOST:
+            return None
+        draws: Any = np.random.default_rng(0)
+        numbers = [draws.choice(labels, shapes[0]), draws.uniform(0.1, 0.9, shapes[1])]
+
+        def of(rows: slice) -> Any:
+            return np.asarray(loss.call(*(tf.constant(each[rows], loss.dtype) for each in numbers)), "float64")
+
+        first, again, rest, whole = of(slice(FIRST)), of(slice(FIRST)), of(slice(FIRST, None)), of(slice(None))
+    except Exception:  # such numbers are not for this function
+        return None
+    is_meant = labels == LABELS[0] or not (whole.shape or is_of_keras)
+    if not (is_meant and np.isfinite(whole).all() and np.allclose(first, again)):
+        return None
+    if whole.shape:
+        return bool(len(whole) == ROWS and np.allclose(whole, np.concatenate([first, rest]), rtol=1e-4, atol=1e-6))
+    share = 1.0 if loss.reduction == "sum" else FIRST / ROWS
+    return bool(np.allclose(whole, share * first + (1.0 if loss.reduction == "sum" else 1 - share) * rest, rtol=1e-4, atol=1e-6))
