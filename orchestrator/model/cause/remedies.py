@@ -147,7 +147,7 @@ _OF_NAMES = ("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError"
 OTHERS = {
     r"`?merge_call`? (?:called|is called)": Remedy(
         "gradients-in-a-branch",
-        "call apply_gradients outside of branches; to add up gradients: keras.optimizers.Adam(gradient_accumulation_steps=4)",
+        "call apply_gradients outside of branches and tf.functions; to add up gradients: Adam(gradient_accumulation_steps=4)",
     ),
     r"^(?:orch\.)?Fault: .*: orch's own code has failed": Remedy(
         "a-fault-of-orch",
