@@ -445,6 +445,30 @@ def batches_with_fewer_rows_than_workers() -> dict[str, Any]:
 
 
 @case
+def a_step_in_which_no_worker_has_a_row() -> dict[str, Any]:
+    """The other workers have one more batch than the first, without rows. A metric of the program gathers what all have."""
+    workers, signature = int(os.environ["PARTS"]), (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 1)))
+
+    def of_worker(index: int) -> Any:
+        for step in range(2):
+            begin = 6 * (step * workers + index)
+            yield ROWS[begin : begin + 6], SUMS[begin : begin + 6]
+        if index:
+            yield ROWS[:0], SUMS[:0]
+
+    if strategy.num_replicas_in_sync > 1:
+        data = strategy.distribute_datasets_from_function(
+            lambda context: tf.data.Dataset.from_generator(lambda: of_worker(context.input_pipeline_id), output_signature=signature)
+        )
+    else:
+        data = batches(ROWS, SUMS, 12 * workers, 6 * workers)
+    model = compiled()
+    with strategy.scope():
+        model.compile("sgd", "mse", metrics=[Largest("largest"), Latest("latest"), "mae"])
+    return told(model, model.fit(data, epochs=2, verbose=0))
+
+
+@case
 def whole_batches_of_workers_whose_data_ends_early() -> dict[str, Any]:
     """TensorFlow takes the size of a batch for known here."""
     if strategy.num_replicas_in_sync > 1:

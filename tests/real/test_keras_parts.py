@@ -23,7 +23,12 @@ pytestmark = [
     pytest.mark.usefixtures("warm_tensorflow"),
 ]
 
-EARLY = ("workers_whose_data_ends_early", "whole_batches_of_workers_whose_data_ends_early", "batches_with_fewer_rows_than_workers")
+EARLY = (
+    "workers_whose_data_ends_early",
+    "whole_batches_of_workers_whose_data_ends_early",
+    "batches_with_fewer_rows_than_workers",
+    "a_step_in_which_no_worker_has_a_row",
+)
 ENDLESS = ("data_without_an_end",)
 STATE = ("state_of_own_layers", "stops_of_one_worker")
 EVALUATED = (

@@ -94,10 +94,11 @@ def _update(metric: Any, real: Any, *args: Any, **kwargs: Any) -> Any:
         of_kind = [variable for variable in state if variable.value.dtype == kind]
         for variable, value in zip(of_kind, replica.all_reduce("SUM", [tf.identity(each.value) for each in of_kind]), strict=True):
             variable.assign(value)
+    before, part = [tf.identity(variable.value) for variable in state], parts.current()
     with parts.as_part(None), one_replica.seen(one_replica.View(None)):
         made = patches.theirs(real, *args, **kwargs)
-    for variable in state:
-        value = tf.convert_to_tensor(variable.value)
+    for variable, old in zip(state, before, strict=True):
+        value = tf.where(True if part is None else part.has_any, tf.convert_to_tensor(variable.value), old)
         variable.assign(tf.where(replica.replica_id_in_sync_group == 0, value, tf.zeros_like(value)))
     return made
 
@@ -125,7 +126,10 @@ def _with_rows(leaf: Any) -> Any:
     import tensorflow as tf
 
     part = parts.current()
-    return leaf if part is None else leaf[: tf.where(part.rows > 0, tf.shape(leaf, out_type=tf.int64)[0], 0)]
+    if part is None:
+        return leaf
+    # TensorFlow's gather ends the process where no one has a row.
+    return leaf[: tf.where(part.rows > 0, tf.shape(leaf, out_type=tf.int64)[0], tf.where(part.has_any, tf.constant(0, tf.int64), 1))]
 
 
 class Packing:

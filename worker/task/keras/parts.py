@@ -42,6 +42,8 @@ class Part:
     """The weight of this part in those metrics; None: as in other means."""
     share: Any = None
     """The weight of a mean over the part's rows in a mean over batches; None: each part has as many rows."""
+    has_any: Any = True
+    """Whether any part has a row: with data of its own, each worker may have a batch without rows."""
 
 
 def mend() -> None:
@@ -86,7 +88,7 @@ def run(
         is_joined = share is not None and not is_scaled and any(getattr(each, "synchronized", False) for each in model._flatten_layers())
         view = one_replica.View(weight, has_rows, has_all=total is None, is_scaled=is_scaled, rows=known(data), is_joined=is_joined)
         counts = optimizer.counts()
-        with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share)):
+        with one_replica.seen(view), as_part(Part(rows, trackers, of_losses, share, share is None or total > 0)):
             outputs = patches.theirs(step, data if is_even else standing.or_row(data, has_rows))
         losses, of_rows, steps = (now - before for now, before in zip(optimizer.counts(), counts, strict=True))
         if steps and losses == of_rows and optimizer.has_own_loss(model):
