@@ -22,7 +22,7 @@ from worker.task.patches.package_sources import Sources, misfit, problems_of
 from worker.task.patches.table import FEATURES
 
 ROOT = Path(__file__).resolve().parents[4]
-MOST = 60
+MOST = 62
 """Names that are replaced."""
 MOST_OF_TRIALS = 24
 
