@@ -83,10 +83,8 @@ def step(cluster: Cluster, event: Event) -> Step:
             return _on_host_lost(cluster, event)
         case events.HostBroken():
             return _on_host_broken(cluster, event)
-        case events.RunNoted() if event.ends:
-            return save_reasons.on_host_taken(cluster, event)
-        case events.RunNoted() if UNLIKE in event.text:
-            return replace(cluster, odd_link=event.text), ()
+        case events.RunNoted():
+            return _on_noted(cluster, event)
         case events.TaskSaves():
             return save_reasons.on_saves(cluster, event)
         case events.HostsBack():
@@ -105,6 +103,12 @@ def step(cluster: Cluster, event: Event) -> Step:
 def _on_begun(cluster: Cluster, event: events.RunBegun) -> Step:
     cluster = replace(cluster, policy=event.policy, run=event.run, began_at=event.at, started_at=event.at)
     return cluster, (events.MakePlan(cluster.attempt),)
+
+
+def _on_noted(cluster: Cluster, event: events.RunNoted) -> Step:
+    if event.ends:
+        return save_reasons.on_host_taken(cluster, event)
+    return replace(cluster, odd_link=event.text) if UNLIKE in event.text else cluster, ()
 
 
 def _on_not_planned(cluster: Cluster, event: events.NotPlanned) -> Step:
