@@ -268,3 +268,41 @@ def test_a_loss_of_the_program_is_not_taken_for_the_metric_of_its_name() -> None
             for step, wanted in zip(found, alone, strict=True):
                 assert step == pytest.approx(wanted, rel=1e-4)
     assert all(step["loss"] > 0 for step in alone)
+
+
+def look_at_losses() -> dict[str, Any]:
+    """What is found of losses, how often each function was called, and what its state is afterwards."""
+    import keras
+    import tensorflow as tf
+    from keras.src.losses.losses import LossFunctionWrapper
+
+    from worker.task.keras import loss_functions
+
+    state, draws, calls = tf.Variable(0.0), keras.random.SeedGenerator(1), [0]
+
+    def in_batch(y: Any, logits: Any) -> Any:
+        calls[0] += 1
+        return -tf.linalg.diag_part(tf.nn.log_softmax(tf.matmul(logits, logits, transpose_b=True)))
+
+    def keeps_state(y: Any, z: Any) -> Any:
+        state.assign_add(1.0)
+        return tf.reduce_mean(tf.square(y - z), -1)
+
+    def draws_numbers(y: Any, z: Any) -> Any:
+        return tf.reduce_mean(tf.square(y - z + keras.random.normal(tf.shape(z), seed=draws)), -1)
+
+    def calls_python(y: Any, z: Any) -> Any:
+        return tf.py_function(lambda a, b: tf.reduce_mean(tf.square(a - b), -1), [y, z], tf.float32)
+
+    rows = tf.zeros([8, 3]), tf.zeros([8, 3])
+    functions = {each.__name__: each for each in (in_batch, keeps_state, draws_numbers, calls_python, keras.losses.mean_squared_error)}
+    found = {name: loss_functions.is_of_rows(LossFunctionWrapper(each), *rows) for name, each in functions.items()}
+    return {**found, "calls": calls[0], "state": float(state), "draws": draws.state.numpy().tolist()}
+
+
+def test_a_loss_function_is_looked_at_without_a_change_of_its_state() -> None:
+    with cluster(workers=1, strategy="none") as c:
+        found = c.run(look_at_losses)["worker-0"]
+    assert found.pop("draws") == [1, 0]
+    unknown = dict.fromkeys(("keeps_state", "draws_numbers", "calls_python"))
+    assert found == {**unknown, "in_batch": False, "mean_squared_error": True, "calls": 1, "state": 0.0}

@@ -1,7 +1,10 @@
-"""What a loss function makes of rows, which no one knows before it has been called: once for each loss, it gets rows of random numbers.
+"""What a loss function makes of rows, which no one knows before it has been tried: the graph of each loss gets rows of random numbers once.
 
 The loss of a batch is that of its parts if the function gives a number for each row, or the mean of such numbers. The numbers of one that
 compares rows, as for in-batch negatives, or that divides by what all rows have, as a Dice loss, are others for parts.
+
+The function itself is called once more, to be traced, as TensorFlow does whenever shapes change. A graph that would change a variable,
+draw random numbers or call Python is not run.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ MOST = 1 << 20
 """The most numbers that a row may have."""
 _OPEN = 3
 """The length along a dimension that is not known."""
+_HARMLESS = {"ReadVariableOp", "Assert"}
+"""Operations that TensorFlow calls stateful, and that change nothing."""
 _KNOWN = "_orch_is_of_rows"
 """The attribute of a loss that was looked at."""
 
@@ -31,24 +36,33 @@ def is_of_rows(loss: Any, y_true: Any, y_pred: Any) -> bool | None:
 
 
 def _look(loss: Any, y_true: Any, y_pred: Any) -> bool | None:
+    import tensorflow as tf
+
+    try:
+        given = [tf.TensorSpec([None, *each.shape[1:]], loss.dtype) for each in (y_true, y_pred)]
+        function = tf.function(loss.call, autograph=False).get_concrete_function(*given)  # Keras does not convert it either
+    except Exception:  # such a batch is not for this function
+        return None
+    if any(op.op_def.is_stateful and op.type not in _HARMLESS for op in function.graph.get_operations()):
+        return None
     made_by = str(getattr(getattr(loss, "fn", type(loss)), "__module__", ""))
-    found = [_with(labels, loss, y_true, y_pred, made_by.startswith("keras.")) for labels in LABELS]
+    found = [_with(labels, loss, function, given, made_by.startswith("keras.")) for labels in LABELS]
     return False if False in found else True if True in found else None
 
 
-def _with(labels: tuple[int, ...], loss: Any, y_true: Any, y_pred: Any, is_of_keras: bool) -> bool | None:
+def _with(labels: tuple[int, ...], loss: Any, function: Any, given: Any, is_of_keras: bool) -> bool | None:
     import numpy as np
     import tensorflow as tf
 
     try:
-        shapes = [[ROWS, *(size or _OPEN for size in each.shape[1:])] for each in (y_true, y_pred)]
+        shapes = [[ROWS, *(size or _OPEN for size in each.shape[1:])] for each in given]
         if max(map(np.prod, shapes)) > ROWS * MOST:
             return None
         draws: Any = np.random.default_rng(0)
         numbers = [draws.choice(labels, shapes[0]), draws.uniform(0.1, 0.9, shapes[1])]
 
         def of(rows: slice) -> Any:
-            return np.asarray(loss.call(*(tf.constant(each[rows], loss.dtype) for each in numbers)), "float64")
+            return np.asarray(function(*(tf.constant(each[rows], loss.dtype) for each in numbers)), "float64")
 
         first, again, rest, whole = of(slice(FIRST)), of(slice(FIRST)), of(slice(FIRST, None)), of(slice(None))
     except Exception:  # such numbers are not for this function
