@@ -179,7 +179,7 @@ def test_too_few_open_files_are_said_in_words(orch: Orch, script: Script, tmp_pa
 def test_more_tasks_than_a_host_has_ports_are_refused(orch: Orch, script: Script) -> None:
     script(SLEEP, "wait.py")
     said = orch("up", "wait.py", "-n", "70000", check=2).err
-    assert said == "error: a host has 65,535 ports; 70,000 tasks need one each (name more hosts)\n"
+    assert said == "error: a host has 65,535 ports; 70,000 tasks need one each\n       fix: name more hosts\n"
 
 
 FULL = """

@@ -524,7 +524,7 @@ MISTAKES = {
     "no_task": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nowhere": "the cluster has no task 'worker-7'; the tasks are worker-0",
     "nothing_awaited": "wait_for needs report= or log=",
-    "typo": "unknown keyword 'wrokers'\nfix: did you mean 'workers'?",
+    "typo": "fix: did you mean 'workers'?",
     "nothing": "must be at least 1, not 0",
     "barrier": "barrier() is for functions that a cluster runs in its tasks",
 }
