@@ -12,7 +12,7 @@ LINES = {
     "--env": "Set or copy a variable of the tasks; repeatable",
     "--prepare": "Command to run once on each host, first",
     "--keras": "auto, v3, legacy or off [default: auto]",
-    "--workers": "Workers, or MIN:MAX [default: 1; -H: free slots]",
+    "--workers": "Workers, or MIN:MAX [default: 1, or all slots]",
     "--ps": "Parameter servers [default: 0]",
     "--evaluator": "A task that evaluates checkpoints [default: no]",
     "--strategy": "Strategy of tf.distribute [default: by tasks]",
