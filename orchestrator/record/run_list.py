@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from worker.protocol.task_files import NOT_FINITE
 from worker.values.fast_dataclass import dataclass
 
 from ..errors import OrchError
 from ..model.cause.exit_status import describe_code
-from ..model.policy.not_finite import WORDS
 from ..model.state.cluster import Outcome
 from ..model.state.progress import Progress, describe, describe_number, describe_report, place_of
 from .run_directory import RunDir
@@ -268,7 +268,7 @@ def _row(run: RunSummary, name: str, now: float, first: str, alike: Collection[s
     state += f": {clean(run.waiting)}" if run.waiting and run.state == "running" else ""
     state += f", {describe(run.progress)}" if run.progress else ""
     report = next((report for report in (run.reports or {}).values() if report), {})
-    state += "".join(f", {word}" for word in WORDS if word in report.values())
+    state += "".join(f", {word}" for word in NOT_FINITE if word in report.values())
     state += ", no cluster" if (run.result or {}).get("warning") else ""
     tasks = ", ".join(f"{kind} {count}" for kind, count in (run.counts or {}).items())
     told = re.compile(rf"--?{re.escape(first).replace('_', '[-_]')}[ =].*" if first else r"(?!)")  # in its own column

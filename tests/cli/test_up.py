@@ -235,7 +235,7 @@ def test_settings_of_a_backend_take_that_backend(orch: Orch, tmp_path: Path) -> 
 
     local = "and this run is local\n       fix: add --backend slurm"
     said = refused("--nodes", "3", "--time", "1:00:00")
-    assert f"error: --nodes: belongs to backend slurm or join, {local} or join\n" in said
+    assert f"error: --nodes: belongs to backend slurm or join, {local}, or --join\n" in said
     assert f" --time: belongs to backend slurm, {local}, or --timeout, which limits every run\n" in said
     assert (
         refused("--image", "x")

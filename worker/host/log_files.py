@@ -31,8 +31,7 @@ _LONGEST_TIME = 100
 """Bytes that are read of the file `begun`."""
 _MOST_REPORTS = 1 << 20
 """Bytes that are read of the newest reports at a time: sixteen of the longest, and hundreds of the usual ones."""
-_NOT_FINITE = (b': "nan"', b': "inf"', b': "-inf"')
-"""How a report has a value that is no finite number (task/observe/reports.py)."""
+_NOT_FINITE = tuple(f': "{word}"'.encode() for word in task_files.NOT_FINITE)
 _OWN_KEYS = tuple(f'"{key}":'.encode() for key in task_files.OWN_KEYS)
 _IN_MODIFY, _IN_Q_OVERFLOW = 0x2, 0x4000
 _EVENT = struct.Struct("iIII")

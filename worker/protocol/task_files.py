@@ -25,6 +25,8 @@ PROGRESS = "orch_progress"
 """The key of the lines that say how far the training is (task/observe/time_left.py)."""
 SCALE = "orch_scale"
 """The key of the lines that tell where the time of the steps goes (task/observe/step_parts.py)."""
+NOT_FINITE = ("nan", "inf", "-inf")
+"""The texts of a report for the numbers that JSON does not have."""
 OWN_KEYS = frozenset({INPUT, SERVES, APART, PROGRESS, SCALE})
 """A line of `worker.report` has none of these keys."""
 SAVING = "saving"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from worker.protocol.task_files import NOT_FINITE
+
 from ..settings.findings import listed
 from ..state.cluster import Cause, Cluster
 from ..task_names import group_tasks
 
-WORDS = ("nan", "inf", "-inf")
-"""The values in a report that JSON has no number for (worker/task/observe/reports.py)."""
 _WHEN = ("epoch", "step")
 ABOUT = "a-loss-that-is-nan"
 """The heading of docs/why.md."""
@@ -20,7 +20,7 @@ REMEDY = f"fix: {_REMEDY}; --fail-on-nan ends such a run. more: orch help {ABOUT
 
 def as_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a report with NaN and infinities as the numbers that the program has reported: JSON has words for them."""
-    return {name: float(value) if isinstance(value, str) and value in WORDS else value for name, value in report.items()}
+    return {name: float(value) if isinstance(value, str) and value in NOT_FINITE else value for name, value in report.items()}
 
 
 def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:
@@ -30,7 +30,7 @@ def seen(before: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, s
     the value may have become NaN some steps earlier, or even in the epoch before.
     """
     when = " and ".join(f"{name} {report[name]}" for name in _WHEN if name in report)
-    found = {name: value for name, value in report.items() if isinstance(value, str) and value in WORDS}
+    found = {name: value for name, value in report.items() if isinstance(value, str) and value in NOT_FINITE}
     names = (*filter(found.__contains__, before), *(name for name in found if name not in before))  # the oldest first
     return {name: before.get(name, f"{found[name]} by {when}" if when else found[name]) for name in names}
 
@@ -51,7 +51,7 @@ def describe(cluster: Cluster) -> tuple[str, ...]:
     """``worker-0..1: loss is nan by epoch 1``, of each task's first such report; empty where the cause of the end says so."""
     by_text: dict[str, list[str]] = {}
     for task in () if cluster.policy.fail_on_nan else cluster.tasks.values():
-        for word in WORDS if task.not_finite and task.trains else ():
+        for word in NOT_FINITE if task.not_finite and task.trains else ():
             found = {name: what for name, what in task.not_finite.items() if what.split()[0] == word}
             if found:
                 text = f"{listed(found)} {'is' if len(found) == 1 else 'are'} {next(iter(found.values()))}"

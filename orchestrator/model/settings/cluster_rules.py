@@ -49,7 +49,8 @@ def _foreign_keys(draft: Draft, others: tuple[str, ...], keys: list[str]) -> Com
     if named:
         limit = ", or --timeout, which limits every run" if keys == ["time"] else ""
         other = f"{limit}; --backend {draft.backend.type} leaves the variable out" if places[0].startswith("ORCH_") else limit
-        return " ".join(paths), said, f"add --backend {listed(others, 'or')}{other}"
+        here = [name for name in others if not backend_sections.BACKENDS[name].IS_EVERYWHERE]
+        return " ".join(paths), said, f"add --backend {listed(here, 'or')}{', or --join' if here != [*others] else ''}{other}"
     return paths[0], f"{listed(paths)} {said}", f"write backend: {{type: {others[0]}, {keys[0]}: ...}}, or add --backend {others[0]}"
 
 

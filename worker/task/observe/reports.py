@@ -51,10 +51,6 @@ def note(key: str, value: Any = True) -> None:
             append(os.path.join(directory, task_files.REPORTS), json.dumps({"at": time.time(), key: value}).encode() + b"\n")
 
 
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
-"""The texts that stand for numbers that JSON does not have."""
-
-
 class _Writer:
     """Writes at most two lines in any `INTERVAL_S`, each by one `os.write` to an O_APPEND file, so lines are never mixed."""
 
@@ -68,7 +64,7 @@ class _Writer:
         with self._lock:
             now = time.monotonic()
             if now < self._next and directory == self._directory:
-                if self._held is not None and not _NOT_FINITE.isdisjoint(map(str, self._held.values())):
+                if self._held is not None and any(word in self._held.values() for word in task_files.NOT_FINITE):
                     self._write(self._held)  # a loss that was NaN for one step is not written over
                 self._held = line
                 return
@@ -142,7 +138,7 @@ def _render(line: dict[str, Any]) -> bytes:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value for JSON. Numbers that JSON does not have become texts: ``"nan"``, ``"inf"``, ``"-inf"``."""
+    """The value for JSON. Numbers that JSON does not have become texts (`task_files.NOT_FINITE`)."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
