@@ -21,7 +21,8 @@ import pytest
 from orchestrator.backends import Diagnosis, Host, Transport
 from orchestrator.backends.connection import listener
 from orchestrator.backends.connection.agent_link import AgentLink
-from orchestrator.backends.connection.listener import DialledAgent, Listener
+from orchestrator.backends.connection.agent_pipes import make_protocol
+from orchestrator.backends.connection.listener import DialledAgent, Listener, SealedReader
 from orchestrator.backends.kubernetes import keeper_program
 from tests.conftest import ROOT
 from tests.live import wait_until
@@ -159,6 +160,20 @@ def test_a_program_that_cannot_be_started_is_told_and_the_pod_goes_on(tmp_path: 
                     out, code = await run_program(found, tmp_path / "log", "print('never')")
                     assert (out, code) == (b"", dialler.NOT_STARTED)
                 assert (tmp_path / "log").read_text().count("cannot start a program: [Errno 11] no process more") == 2
+
+    asyncio.run(use())
+
+
+def test_a_connection_that_comes_while_the_port_is_closed_is_closed_too() -> None:
+    async def use() -> None:
+        async with listening() as (found, _):
+            pass
+        here, there = socket.socketpair()
+        with there:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: make_protocol(SealedReader(), found._on_guest), sock=here)
+            there.settimeout(0.0)
+            assert await asyncio.wait_for(loop.sock_recv(there, 100), 20.0) == b""
 
     asyncio.run(use())
 

@@ -184,7 +184,7 @@ class Listener:
         return self._ends.pop(key, (UNKNOWN, f"the connection to {line.node} has ended, and it says nothing more"))
 
     async def until(self, is_so: Callable[[], bool], look_s: float = 1.0) -> None:
-        """Look whether something is so: now, when a connection or the word of an end has come, and every so many seconds."""
+        """Wait until something is so. Look when a connection comes, when a node tells of an end, and every `look_s` seconds."""
         while not is_so():  # without `asyncio.wait_for`, which may lose a cancellation before Python 3.12
             timer = asyncio.get_running_loop().call_later(look_s, self._tell)
             await self._changed.wait()
@@ -198,6 +198,9 @@ class Listener:
     # --- those who come -------------------------------------------------------------------------
 
     def _on_guest(self, reader: SealedReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is not None and not self._server.is_serving():  # it came while the port was closed
+            writer.transport.abort()
+            return
         if len(self._strangers) >= MOST_STRANGERS:
             self._send_away(self._first_to_go())
         stranger = asyncio.get_running_loop().create_task(self._admit(reader, writer))

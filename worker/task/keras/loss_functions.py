@@ -1,7 +1,7 @@
-"""What a loss function makes of rows, which no one knows before it has been tried: the graph of each loss gets rows of random numbers once.
+"""Tries whether the loss of a batch is that of its parts: the graph of each loss function gets rows of random numbers, once.
 
-The loss of a batch is that of its parts if the function gives a number for each row, or the mean of such numbers. The numbers of one that
-compares rows, as for in-batch negatives, or that divides by what all rows have, as a Dice loss, are others for parts.
+It is so if the function gives a number for each row, or the mean of such numbers. It is not so if the function compares rows, as for
+in-batch negatives, or divides by a sum over all rows, as a Dice loss does.
 
 The function itself is called once more, to be traced, as TensorFlow does whenever shapes change. A graph that would change a variable,
 draw random numbers or call Python is not run.
@@ -26,7 +26,7 @@ _KNOWN = "_orch_is_of_rows"
 
 
 def is_of_rows(loss: Any, y_true: Any, y_pred: Any) -> bool | None:
-    """True if a loss of Keras's class has for a batch what its parts have; False if not; None: not known. In the graph of a replica."""
+    """True if the loss of a batch is that of its parts; False if not; None if this is not known. Called in the graph of a replica."""
     if _KNOWN not in vars(loss):
         # In a thread of its own there is neither a graph nor a replica.
         with ThreadPoolExecutor(1) as thread:

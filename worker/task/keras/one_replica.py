@@ -77,7 +77,7 @@ def mend() -> None:
 def _gradient(real: Any, self: Any, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any) -> Any:
     """The gradient of the losses of single rows is that of their sum. A gradient of something else, as in a penalty, stays what it is.
 
-    Where layers bring gradients from one replica to another, each loss has its weight before.
+    Where layers bring gradients from one replica to another, each loss gets its weight first, of which the gradient is freed afterwards.
     """
     import tensorflow as tf
 
