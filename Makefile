@@ -188,7 +188,7 @@ next: $(READY)
 	@$(BIN)/python -m tests.matrix 3.13-next
 
 nightly: $(BENCH_READY) hosts
-	$(call install_for_tests,--join with mpiexec,$(HAS_MPI),mpich openmpi-bin)
+	$(call install_for_tests,--join with mpiexec,$(HAS_MPI),mpich openmpi-bin libpmix-dev)
 	@$(BIN)/python -m tests.nightly $(PART) $(addprefix --minutes ,$(if $(filter 1,$(CI)),12,$(MINUTES)))
 
 clean:

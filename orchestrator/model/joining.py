@@ -56,6 +56,11 @@ class Seat:
     sources: Mapping[str, str] = field(default_factory=dict)
     """The variables from which each fact comes."""
 
+    @property
+    def is_rank(self) -> bool:
+        """True if `index` counts the processes of all nodes, of which this node has several."""
+        return (self.slots or 1) > 1 and self.local_rank is not None and "NODE" not in self.sources["index"]
+
 
 FILES = ("PBS_NODEFILE", "PE_HOSTFILE")
 """Variables with the paths of files that the table reads."""

@@ -339,6 +339,36 @@ def test_mpiexec_of_mpich_starts_a_run(nodes: Callable[..., Nodes], orch: Orch) 
     assert "seen worker-1 " in done.out  # the other task may be stopped before it writes
 
 
+@pytest.mark.skipif(not Path("/usr/bin/mpiexec.mpich").exists(), reason="there is no MPICH")
+def test_node_0_ends_with_sigterm_while_a_launcher_waits_for_another_process(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, SHORT)
+    mpiexec = ("/usr/bin/mpiexec.mpich", "-n", "2", "-hosts", "localhost:1,127.0.0.1:1", "-launcher", "fork")
+    late = ("sh", "-c", '[ $PMI_RANK = 0 ] || exec sleep 100; echo $$ > pid; exec "$@"', "sh")
+    running = orch.start("up", "script.py", "--join", env=CLEAN, by=(*mpiexec, *late))
+    running.wait_for("missing: index 1")
+    node_0 = psutil.Process(int((tmp_path / "pid").read_text()))
+    node_0.terminate()
+    node_0.wait(30)
+    running.signal(signal.SIGTERM)
+    assert "cancelled after" in running.wait().err
+
+
+def test_nodes_meet_by_a_file_if_their_launcher_does_not_pass_it_on(nodes: Callable[..., Nodes], orch: Orch) -> None:
+    """PMIx without a server; where its library is missing, too."""
+    made = nodes(SHORT)
+    pair = [
+        orch.start(
+            *("up", "script.py", "--join", "--home", str(made.files), "--nodes", "2", "--node-index", str(number)),
+            cwd=directory,
+            env={**CLEAN, "PMIX_NAMESPACE": "1", "PMIX_RANK": str(number)},
+        )
+        for number, directory in enumerate(made.directories)
+    ]
+    assert _codes(pair) == [0, 0]
+    for each in pair:
+        assert re.search(r"the launcher does not pass it on \(.+\): the nodes meet by the file .*\.join\n", each.err)
+
+
 def test_64_nodes_meet_in_the_order_of_their_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come in another order, and one of them twice."""
     backend, said = join.Join(), list[str]()

@@ -70,10 +70,13 @@ def test_srun_starts_one_command_on_every_node(orch: Orch, slurm: SlurmBed, shar
     assert done.err.count("the run has ended with exit code 7") == 2
 
 
-def test_srun_with_pmi_needs_no_file(orch: Orch, slurm: SlurmBed, shared: Path) -> None:
-    srun = ("srun", "--quiet", "-N2", "--ntasks-per-node=2", "--mpi=pmi2")
-    done = orch.start("up", "script.py", "--join", by=srun, env=CLEAN).wait()
-    assert (done.code, "the nodes meet by the launcher (PMI)" in done.err) == (0, True), done
+@pytest.mark.parametrize(("kind", "name"), [("pmi2", "PMI"), ("pmix", "PMIx")])
+def test_srun_with_pmi_needs_no_file(orch: Orch, slurm: SlurmBed, bed: Bed, shared: Path, kind: str, name: str) -> None:
+    srun, env = ("srun", "--quiet", f"--mpi={kind}"), {**CLEAN, "SLURM_PMIX_TMPDIR": str(bed.own / "tmp")}
+    if "load" in orch.start("--version", by=srun, env=env).wait().err:
+        pytest.skip(f"NOT TESTED: Slurm here has no {name}")
+    done = orch.start("up", "script.py", "--join", by=(*srun, "-N2", "--ntasks-per-node=2"), env=env).wait()
+    assert (done.code, f"the nodes meet by the launcher ({name})" in done.err) == (0, True), done
     assert {task for task, _ in JOINED.findall(done.out)} == {f"worker-{number}" for number in range(4)}
 
 
@@ -88,8 +91,9 @@ def test_a_signal_of_slurm_ends_the_run_on_all_nodes(orch: Orch, slurm: SlurmBed
     assert "the run has ended with exit code 143" in running.err
 
 
-def by_mpiexec(launcher: str, bed: Bed, directory: Path, each: int) -> tuple[tuple[str, ...], dict[str, str | None]]:
-    """The command that starts a program on hostA and hostB, `each` times on each of them, and its environment."""
+def by_mpiexec(launcher: str, bed: Bed, directory: Path, each: int, own: str = "") -> tuple[tuple[str, ...], dict[str, str | None]]:
+    """The command that starts a program on hostA and hostB, `each` times on each of them, and its environment. `own`: in this directory,
+    which no other host sees."""
     program = f"/usr/bin/mpiexec.{launcher}"
     if not Path(program).exists():
         pytest.skip(f"NOT TESTED: there is no {launcher}")
@@ -102,15 +106,20 @@ def by_mpiexec(launcher: str, bed: Bed, directory: Path, each: int) -> tuple[tup
         "mpich": (program, "-hosts", hosts, "-localhost", here, "-n", count, "-launcher", "ssh", "-launcher-exec", str(ssh)),
         "openmpi": (program, "--allow-run-as-root", "-H", hosts, "-n", count, "--mca", "plm_rsh_agent", str(ssh)),
     }[launcher]
+    if own:
+        for name in ("hostA", "hostB"):
+            (bed[name].files / own).mkdir()
+        words += ("-wdir", str(bed.own / own))
     return words, {**CLEAN, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
 
 
-@pytest.mark.parametrize("launcher", ["mpich", "openmpi"])
-def test_mpiexec_starts_one_command_on_every_host(orch: Orch, bed: Bed, shared: Path, launcher: str) -> None:
+@pytest.mark.parametrize(("launcher", "way"), [("mpich", "PMI"), ("openmpi", "PMIx")])
+def test_mpiexec_starts_one_command_on_every_host(orch: Orch, bed: Bed, shared: Path, launcher: str, way: str) -> None:
     """Two processes on each host: the first is the node, the second waits. mpiexec itself is on none of the hosts."""
     by, env = by_mpiexec(launcher, bed, shared, each=2)
     write_script(shared, FAILS)
     done = orch.start("up", "script.py", "--join", by=by, env=env).wait()
-    assert done.code == 7, done
+    assert (done.code, f"the nodes meet by the launcher ({way})" in done.err) == (7, True), done
     assert {task for task, _ in JOINED.findall(done.out)} == {f"worker-{number}" for number in range(4)}
+    assert "missing" not in done.err, "a node has the index of its first process, which no other node knows"
     assert os.listdir(shared / ".orch" / "runs")

@@ -93,11 +93,12 @@ def test_parameter_servers_on_two_nodes(orch: Orch, tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("launcher", ["mpich", "openmpi"])
-def test_mpiexec_starts_a_training_on_two_hosts(orch: Orch, bed: Bed, tmp_path: Path, launcher: str) -> None:
-    by, env = by_mpiexec(launcher, bed, tmp_path, each=1)
+def test_mpiexec_starts_a_training_on_two_hosts_that_share_no_directory(orch: Orch, bed: Bed, tmp_path: Path, launcher: str) -> None:
+    by, env = by_mpiexec(launcher, bed, tmp_path, each=1, own=launcher)
     example = str(ROOT / "examples" / "mwms_custom_loop.py")
     done = orch.start("up", example, "--join", by=by, env=env).wait(timeout=400, check=0)
     assert "worker-0..1 on " in words(done)
-    ends = [LiveRun(tmp_path).log(f"worker-{index}").decode().splitlines()[-1] for index in range(2)]
+    assert not (bed["hostB"].files / launcher / ".orch").exists()
+    ends = [LiveRun(bed["hostA"].files / launcher).log(f"worker-{index}").decode().splitlines()[-1] for index in range(2)]
     assert "test accuracy 0.9" in ends[0]
     assert ends[0].partition("]")[2] == ends[1].partition("]")[2]

@@ -241,7 +241,7 @@ def _requeue(job: str) -> None:
 def _describe(lines: Sequence[DialledLine], wanted: int) -> str:
     here_now = {0, *(int(line.node) for line in lines)}
     missing = [str(index) for index in range(wanted) if index not in here_now]
-    named = f"; missing: index {few(missing, 8)}" if here_now <= {*range(wanted)} else ""
+    named = f"; missing: index {few(missing, 8)}" if here_now <= {*range(wanted)} and not here()[0].is_rank else ""
     return f"{len(here_now)} of {count_of(wanted, 'node')} {'is' if len(here_now) == 1 else 'are'} here{named}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -47,8 +46,6 @@ def serve(spec: ClusterSpec, settings: JoinSettings, seat: Seat, home: str) -> i
         ticket = meeting.find()
         return [(host, ticket.port) for host in ticket.hosts], ticket.secret.encode()
 
-    with contextlib.suppress(OSError):
-        find()  # a launcher passes it on when all have come
     began = time.monotonic()
     dialler = Dialler(find, node, facts, settings.wait_s, AFTER_S, ends_run=True, say=say, say_s=TELL_S)
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))

@@ -11,9 +11,7 @@ import secrets
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from worker.host.network import proof
 from worker.host.network.interfaces import find_addresses
@@ -25,10 +23,12 @@ from ...model import joining
 from ...model.joining import TOKEN, Seat
 from ...model.settings import JoinSettings
 from ..connection.listener import PORT
-from . import pmi
+from . import pmi, pmix
 
 TELL_S = 10.0
 """How often a node says what it waits for."""
+PUBLISH_S, LOOK_S = 5.0, 0.5
+"""How long an answer of the launcher is waited for, before node 0 waits for the others, and before another node looks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Meeting:
     """Where node 0 listens; 0: at any port."""
 
     def publish(self, ticket: Ticket) -> None:
-        """Called by node 0, which listens. May wait for all nodes. Raises `OrchError`, OSError."""
+        """Called by node 0, which listens. Raises `OrchError`, OSError."""
 
     def find(self) -> Ticket:
         """Called by the others, again and again. Raises OSError with the reason if there is none yet."""
@@ -144,41 +144,41 @@ class ByFile(Meeting):
             os.unlink(self._path)
 
 
-class ByPmi(Meeting):
-    """The launcher passes the ticket on."""
+class ByLauncher(Meeting):
+    """The launcher passes the ticket on. If it cannot, the nodes meet in another way."""
 
-    def __init__(self, env: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._env, self._say = dict(env), say
-        self.secret, self.words = secrets.token_hex(32), "by the launcher (PMI)"
+    def __init__(self, env: Mapping[str, str], otherwise: Meeting, say: Callable[[str], None]) -> None:
+        name, self._exchange = ("PMI", pmi.exchange) if pmi.is_there(env) else ("PMIx", pmix.exchange)
+        self._env, self._otherwise, self._say = dict(env), otherwise, say
+        self.secret, self.words = secrets.token_hex(32), f"by the launcher ({name})"
         self._ticket: Ticket | None = None
+        self._thread: threading.Thread | None = None
+        """Waits for the launcher, which may take for ever."""
 
     def publish(self, ticket: Ticket) -> None:
-        self._exchange(ticket.text())
+        if not self._is_waiting(ticket.text(), PUBLISH_S) and self._ticket is None:
+            self._otherwise.publish(ticket)
 
     def find(self) -> Ticket:
-        self._ticket = self._ticket or Ticket.read(self._exchange(None))
-        return self._ticket
+        if self._is_waiting(None, LOOK_S):
+            raise OSError("not all processes of the launcher have come")
+        return self._ticket or self._otherwise.find()
 
-    def _exchange(self, text: str | None) -> str:
-        """Wait in a thread, which a launcher without an answer keeps for ever; and say so now and then."""
-        done: list[Any] = []
+    def withdraw(self) -> None:
+        self._otherwise.withdraw()
 
-        def wait() -> None:
-            try:
-                done.append(pmi.exchange(self._env, text))
-            except (OSError, ValueError) as error:
-                done.append(error)
+    def _is_waiting(self, text: str | None, limit_s: float) -> bool:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, args=(text,), daemon=True)
+            self._thread.start()
+        self._thread.join(limit_s)
+        return self._thread.is_alive()
 
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        began = time.monotonic()
-        while thread.is_alive():
-            thread.join(TELL_S)
-            if thread.is_alive():
-                self._say(f"not all processes of the launcher have come after {time.monotonic() - began:.0f} s")
-        if not isinstance(done[0], str):
-            raise OrchError(f"the nodes cannot meet by the launcher (PMI): {done[0]}", "meet by --join-dir or --join-at", "join")
-        return done[0]
+    def _wait(self, text: str | None) -> None:
+        try:
+            self._ticket = Ticket.read(self._exchange(self._env, text))
+        except (OSError, ValueError) as error:
+            self._say(f"the launcher does not pass it on ({error}): the nodes meet {self._otherwise.words}")
 
 
 def meet(settings: JoinSettings, home: str, say: Callable[[str], None]) -> Meeting:
@@ -189,10 +189,10 @@ def meet(settings: JoinSettings, home: str, say: Callable[[str], None]) -> Meeti
         return ByPort(where or "localhost", secret)
     if settings.join_at:
         raise no_secret(f"--join-at {settings.join_at}")
-    if pmi.is_there(env) and not settings.join_dir:
-        return ByPmi(env, say)
-    if settings.join_dir or seat.shares_files or not seat.engine:
-        return ByFile(settings.join_dir or home, f"{settings.job or 'no job'} {seat.attempt}")
+    has_launcher = pmi.is_there(env) or pmix.is_there(env)
+    if has_launcher or settings.join_dir or seat.shares_files or not seat.engine:
+        file = ByFile(settings.join_dir or home, f"{settings.job or 'no job'} {seat.attempt}")
+        return ByLauncher(env, file, say) if has_launcher and not settings.join_dir else file
     raise no_secret(f"{seat.engine}: the nodes share no file that orch knows of (--join-dir DIR names one)")
 
 
