@@ -224,7 +224,8 @@ class Engine(Protocol):
 class Backend(Protocol):
     """A kind of place where tasks can run, such as ssh: what a run asks of the place. `load` makes the backend of a spec.
 
-    Nothing is started before `allocate`, or before `Engine.submit` where the controller is a job. docs/adding.md shows one.
+    Nothing is started before `allocate`, or before `Engine.submit` where the controller is a job. docs/adding.md shows one. Most
+    places have no engine, and no one else waits there for the end of a run: a backend inherits these two methods.
     """
 
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
@@ -245,11 +246,11 @@ class Backend(Protocol):
 
     def engine(self, spec: ClusterSpec) -> Engine | None:
         """The engine that runs the controller in a job; None: it is a process of this machine, or inside of such a job."""
-        ...
+        return None
 
     async def end(self, code: int) -> None:
         """The run has ended, with this exit code: tell those who wait for it. The last thing that a run asks of its place."""
-        ...
+        return
 
     def explain(self, host: Host, failure: StartFailure) -> Diagnosis:
         """The cause and the remedy of a failed transport to this host; and of an agent's end, if the transport `explains_end`.
@@ -263,21 +264,7 @@ class Backend(Protocol):
         ...
 
 
-class TellsNobody:
-    """A place where no one else waits for the end of a run."""
-
-    async def end(self, code: int) -> None:
-        pass
-
-
-class HasNoEngine(TellsNobody):
-    """A place whose controller is a process of the machine on which orch was started."""
-
-    def engine(self, spec: ClusterSpec) -> Engine | None:
-        return None
-
-
-class NamedHosts(HasNoEngine):
+class NamedHosts(Backend):
     """A place whose hosts are known from the spec: there is nothing to ask for, and nothing to give back."""
 
     @asynccontextmanager

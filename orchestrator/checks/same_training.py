@@ -206,7 +206,9 @@ def _from(number: int) -> str:
 def _applied(
     one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], *, is_told: bool, losses: Any
 ) -> tuple[list[Difference], float]:
-    """True if an optimizer applies the gradients of one process."""
+    """Return the differences between the gradients that an optimizer applies, and the largest of all differences, also of those that do
+    not count.
+    """
     are_applied = all("applied" in event for event in (own, *others))
     mine, theirs = (_gradients(own, events, are_applied=are_applied) for events in ([own], others))
     pairs = [(place, left, right) for place, left in mine.items() if left is not None and (right := theirs.get(place)) is not None]

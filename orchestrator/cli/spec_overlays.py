@@ -30,7 +30,7 @@ from .script_command import AFTER_DASHES, OPTIONS
 
 _IN_BRACES = re.compile(r"\$\{\w+\}")
 _SAVES = "checkpoint"
-NO_SAVES = "checkpoints.every alone saves nothing: add --checkpoint for Keras's fit, or use worker.checkpoints in the script"
+NO_SAVES = "checkpoints.every alone saves nothing, unless a module of the script uses worker.checkpoints: add --checkpoint for Keras's fit"
 _FOR_SHELLS = ("prepare", "setup")
 """Keys whose texts a shell may read."""
 
@@ -48,7 +48,7 @@ def notes(ctx: click.Context, document: Node, environment: Mapping[str, str]) ->
 
 
 def can_save(spec: ClusterSpec) -> bool:
-    """True if the program may save by itself. Only of a script that can be read here, and does not name it, this is known not to be so."""
+    """True if the program may save by itself; False for a script that can be read here and does not name it. Its modules are not read."""
     if spec.program.kind != "script":
         return True
     try:

@@ -1,4 +1,4 @@
-"""From hosts to a plan, in a straight line: connect to each host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
+"""From hosts to a plan: connect to each host, ship the code, get the facts, try the addresses, plan, hold the GPUs.
 
 No task exists yet. Anything that is wrong on any host ends the run here, with one message for all hosts; but an elastic cluster goes on
 without that host, if the others suffice.

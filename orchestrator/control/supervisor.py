@@ -1,7 +1,8 @@
 """The one loop: events in, actions out.
 
-The supervisor owns a run from the first agent to the verdict. `policy.lifecycle` decides what is done, and the viewer how it is shown.
-An event is a frame of an agent or a request of the user. `_on_event` records it, steps the cluster with it, and performs the actions.
+The supervisor owns a run from its first event to the verdict. `policy.lifecycle` decides what is done, and the viewer how it is shown.
+An event tells of an agent, of a request of the user, of the hosts, or of time that has passed. `_on_event` records it, steps the cluster
+with it, and performs the actions.
 """
 
 from __future__ import annotations

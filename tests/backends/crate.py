@@ -33,7 +33,6 @@ from orchestrator.backends import (
     Request,
     RunFacts,
     StartFailure,
-    TellsNobody,
     Transport,
     Workdir,
     interpreters,
@@ -60,7 +59,7 @@ def _list(spec: ClusterSpec) -> Path:
     return Path(spec.workdir, spec.backend.crates)
 
 
-class Crate(TellsNobody):
+class Crate(Backend):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         path = _list(spec)
         return () if path.is_file() else (Problem("backend.crates", f"there is no file {path.name!r}", "name one with a crate a line"),)

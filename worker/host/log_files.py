@@ -135,7 +135,7 @@ class TaskOutput:
                     file.write(task_files.save_order(word, step))
 
     def begins_to_report(self) -> bool:
-        """True if `last_report` would have the first report of the program itself."""
+        """True if `last_reports` would have the first report of the program itself."""
         if self.program_report:
             return False
         data = task_files.read(os.path.join(self.directory, task_files.REPORTS), self.reports_read, most=_MOST_REPORTS)

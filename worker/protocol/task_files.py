@@ -50,8 +50,8 @@ VERIFIED = "verified.json"
 BEGUN = "begun"
 """The time at which the program was started, by CLOCK_MONOTONIC."""
 ENDED = "ended"
-"""Written when the program is over and the interpreter ends: the exit code, the time, and the word ``alone`` if the process certainly was
-in no cluster."""
+"""Written when the program is over and the interpreter ends: the exit code, the time, and the word ``unclustered`` if the process certainly
+was in no cluster."""
 OTHER_TF_CONFIG = "tf_config"
 """The line where the program has set another TF_CONFIG than orch's: ``train.py:12 set it``; empty if it has set orch's again."""
 _EPERM = 1

@@ -33,7 +33,6 @@ from .. import (
     Backend,
     Cleanup,
     Diagnosis,
-    HasNoEngine,
     Host,
     Reaching,
     Request,
@@ -84,7 +83,7 @@ def _problems(settings: JoinSettings) -> list[Problem]:
     return found
 
 
-class Join(HasNoEngine):
+class Join(Backend):
     """See `Backend`. One object serves one run: the nodes meet once, and dial again for each attempt."""
 
     def __init__(self) -> None:

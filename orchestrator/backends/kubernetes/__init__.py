@@ -39,7 +39,6 @@ from .. import (
     Request,
     RunFacts,
     StartFailure,
-    TellsNobody,
     Transport,
     Workdir,
     interpreters,
@@ -62,7 +61,7 @@ SETTLED_S = patience(5.0)
 LOOK_S = 0.5
 
 
-class Kubernetes(TellsNobody):
+class Kubernetes(Backend):
     def __init__(self) -> None:
         self._turn = 0
         """How many allocations there were: the pods of each have names of their own."""

@@ -14,9 +14,9 @@ from worker.values.words import count_of
 from ...errors import OrchError, Problem
 from ...model.settings import ClusterSpec, KubernetesSettings
 from .. import (
+    Backend,
     Cleanup,
     Diagnosis,
-    HasNoEngine,
     Host,
     Reaching,
     Request,
@@ -37,7 +37,7 @@ LATE_S = 600.0
 """After so long without all pods, the user should look."""
 
 
-class DialledPods(HasNoEngine):
+class DialledPods(Backend):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         return ()
 

@@ -30,7 +30,6 @@ from .. import (
     Request,
     RunFacts,
     StartFailure,
-    TellsNobody,
     Transport,
     Workdir,
     interpreters,
@@ -54,7 +53,7 @@ START_S = 120.0
 """How long a step may take to begin: on a busy cluster slurmctld answers late."""
 
 
-class Slurm(TellsNobody):
+class Slurm(Backend):
     def problems(self, spec: ClusterSpec) -> Sequence[Problem]:
         if _settings(spec).allocation and not _has_programs():
             message = "Slurm's programs are not on PATH here: there is no srun"

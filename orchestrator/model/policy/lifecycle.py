@@ -6,7 +6,7 @@ nothing of the task is left, `TaskSwept` comes, which `_on_swept` handles.
 
 `endings.end` decides the ending, and the phase becomes STOPPING. When the last task is swept, `endings.finish_if_empty` either plans
 another attempt (see `restarts`), or makes the ending the verdict. By then every failure is known, and `root_cause` finds the first. Before
-some ends a training saves itself: see `saves`.
+some ends a training saves itself: see `save_order`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _on_begun(cluster: Cluster, event: events.RunBegun) -> Step:
 def _on_noted(cluster: Cluster, event: events.RunNoted) -> Step:
     if event.ends:
         return save_reasons.on_host_taken(cluster, event)
-    return replace(cluster, odd_link=event.text) if UNLIKE in event.text else cluster, ()
+    return replace(cluster, odd_link=event.text) if UNLIKE in event.text and not event.host else cluster, ()
 
 
 def _on_not_planned(cluster: Cluster, event: events.NotPlanned) -> Step:

@@ -247,7 +247,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A save on order that goes on; see `saves.order`."""
+    """A save on order that has begun; see `save_order.begin`."""
 
     ending: Verdict
     """How the attempt ends then."""
@@ -267,7 +267,7 @@ class Saving:
 
 
 UNLIKE = "unlike the others"
-"""In each line about a link between hosts, see `policy.links`."""
+"""In each line of the controller about a link between hosts, see `policy.links`."""
 
 
 @dataclass(frozen=True, slots=True)

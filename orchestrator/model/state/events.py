@@ -122,7 +122,8 @@ class RestartRequested:
 class CheckpointSeen:
     """The time of the newest file in the checkpoint directory of the run.
 
-    The controller sends this event if the time has changed: before an exit that is not a success, and before each `Tick`.
+    The controller sends this event if the time has changed, and if a restart may follow: before an exit that is not a success, and
+    before each `Tick`.
     """
 
     at: float

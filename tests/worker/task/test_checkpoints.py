@@ -317,7 +317,7 @@ class Steps(keras.callbacks.Callback):
         self.epochs.append(epoch)
 
 def fit(place, *, batches=18, size=1, execution=1, last=None):
-    keras_saves._fits = itertools.count(1)  # as in a process that has just started
+    keras_saves.Fit.numbers = itertools.count(1)  # as in a process that has just started
     keras.backend.clear_session()
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=execution)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +37,9 @@ class Data:
 class Fit(ABC):
     """One call of `fit` that is saved. `asked`: what the callback of the program asks for, if there is one."""
 
-    validations = 0
-    """How often Keras 3 has begun the validation data, also before the restart."""
+    numbers = itertools.count(1)
+    """Those of the calls in this process, of Keras 2 and of Keras 3."""
+    _validations_before = 0
 
     def __init__(self, number: int, model: Any, asked: Any) -> None:
         self.number, self.model = number, model
@@ -50,6 +52,14 @@ class Fit(ABC):
         self.first: int | None = None
         """The epoch with which the training began before the restart. BackupAndRestore begins with a later one: its epochs would be left
         out twice. None: nothing was restored."""
+
+    def leave_out_validations(self, count: int) -> None:
+        """Let the validation data draw the orders that they have drawn before the restart."""
+        self._validations_before = count
+
+    def count_validations(self) -> int:
+        """How often the validation data have begun, also before the restart. Of Keras 2 it is not known."""
+        return self._validations_before
 
     def begin_saves(self, callbacks: Any, saving: Any) -> None:
         """Save from now on. `callbacks`: Keras's list of them; `saving`: the list that `fit` has (`saving_list`)."""
@@ -225,7 +235,7 @@ class FitSession:
             "step_in_epoch": 0 if is_over else self._batch,
             "input": {"first_epoch": self._first, "epoch": self._epoch, "batch": self._batch, **self._facts()},
             "fit": {"epochs": self._callbacks.params.get("epochs"), "is_stopped": self._is_stopped, "callbacks": told},
-            "validations": self._fit.validations,
+            "validations": self._fit.count_validations(),
             "optimizers": self._trained(),
         }
         return document, arrays
@@ -288,7 +298,7 @@ class FitSession:
         self._before = document["step"] - self._batch
         self._saved = document["step"]
         self._is_stopped = document["fit"]["is_stopped"]
-        self._fit.validations = document.get("validations", 0)
+        self._fit.leave_out_validations(document.get("validations", 0))
         epochs, epoch = self._callbacks.params.get("epochs") or 0, self._epoch
         if self._is_stopped:
             model.stop_training, epoch = True, max(epoch, epochs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,6 @@ from ..patches.features import SAVES_2
 from ..patches.import_hooks import print_once
 from .fit_session import Data, Fit, asked_of, saving_list
 
-_fits = itertools.count(1)
 _running: list[Fit2] = []
 """The calls of `fit` that run in this process and are saved, one inside the other."""
 
@@ -93,7 +91,7 @@ def install() -> None:
 
 def _fit(real: Any, model: Any, given: dict[str, Any]) -> Any:
     """Call Keras's `fit`, with saves if they are asked for. `given`: its arguments."""
-    number, asked = next(_fits), asked_of(given["callbacks"])
+    number, asked = next(Fit.numbers), asked_of(given["callbacks"])
     if asked is None and not context().settings.checkpoints.fit:
         return real(model, **given)
     _running.append(Fit2(number, model, asked, given))

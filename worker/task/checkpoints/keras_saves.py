@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from ..patches.features import SAVES, SAVES_2
 from . import input_check, keras_2_saves, saver
 from .fit_session import MARK, Data, Fit, asked_of, saving_list
 
-_fits = itertools.count(1)
 _running: list[SavedFit] = []
 """The calls of `fit` that run in this process and are saved, one inside the other."""
 
@@ -75,7 +73,7 @@ def install() -> None:
 
 
 def begin(model: Any, given: dict[str, Any]) -> SavedFit | None:
-    number, asked = next(_fits), asked_of(given["callbacks"])
+    number, asked = next(Fit.numbers), asked_of(given["callbacks"])
     return SavedFit(number, model, asked) if asked is not None or context().settings.checkpoints.fit else None
 
 
@@ -86,7 +84,6 @@ class SavedFit(Fit):
         self._validation: Any = None
         self._steps_per_epoch: int | None = None
         self._initial_epoch = 0
-        self._validations_before = 0
         self._before_steps = 0
         """The steps of the epoch with which the training continues that were trained before the restart."""
         self._has_left = False
@@ -221,16 +218,13 @@ class SavedFit(Fit):
         self._has_left = steps > count or self._shift > 0
         return found if self._is_skipped else patches.theirs(function, iterator)
 
-    @property
-    def validations(self) -> int:
-        """The validation data draw an order each time that they begin, if they shuffle."""
+    def count_validations(self) -> int:
         return self._validations_before + (self._validation.batches.asked if self._validation is not None else 0)
 
-    @validations.setter
-    def validations(self, before: int) -> None:
-        self._validations_before = before
-        if before and self._validation is not None and input_check.shuffles(self._validation.distributed):
-            for _ in range(before):
+    def leave_out_validations(self, count: int) -> None:
+        super().leave_out_validations(count)
+        if count and self._validation is not None and input_check.shuffles(self._validation.distributed):
+            for _ in range(count):
                 _take(iter(self._validation.distributed), 1)
 
 
