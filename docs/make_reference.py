@@ -31,7 +31,7 @@ $ orch init --schema                 # the same keys, for an editor
 ## Keys of orch.yaml
 
 `timeouts.run_s` with `2h` means `timeouts: {run_s: 2h}` in orch.yaml, or `--set timeouts.run_s=2h`.
-Every key can be set in both ways; many also have an option and a variable. The values shown are examples.
+Every key can be set in both ways; many also have an option and a variable.
 """
 VARIABLES = """
 ## Other variables
@@ -79,8 +79,8 @@ def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
             continue
         option = next((option for option in OPTIONS if option.path == around + name), None)
         flag = [key.flag.replace(" ", ", ")] if option and option.name not in SETTINGS_ALONE else []
-        example = [] if _is_section(key) else [f"{name}: {key.example}".rstrip()]
-        names = " · ".join(f"`{each}`" for each in (*example, *flag, *([option.variable] if option else [])))
+        example = [] if _is_section(key) or key.example in ("", key.words) else [f"e.g. `{name}: {key.example}`"]
+        names = " · ".join([*(f"`{each}`" for each in (*flag, *([option.variable] if option else []))), *example])
         default = f" [default: {key.words}]" if key.words not in ("", "none") else ""
         begun, *meanings = _meanings(sentence(key), key.kind.words if isinstance(key.kind, OneOf) else ())
         shown = [f"#### `{around}{name}`", "", *([f"{names}\\"] if names else []), begun + default]

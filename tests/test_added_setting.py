@@ -106,7 +106,7 @@ def test_it_is_said_by_flag_variable_and_assignment(run: Any) -> None:
     assert planned(run(*plan, ORCH_COLLECTIVE_STUBBORNNESS="3")) == 3
     assert planned(run(*plan, "--collective-stubbornness", "4", ORCH_COLLECTIVE_STUBBORNNESS="3")) == 4
     refused = run(*plan, ORCH_COLLECTIVE_STUBBORNNESS="10", code=2)
-    assert refused == "error: ORCH_COLLECTIVE_STUBBORNNESS: collectives.stubbornness: must be at most 9, not 10\n"
+    assert refused == "error: ORCH_COLLECTIVE_STUBBORNNESS: must be at most 9, not 10\n"
 
 
 def test_it_reaches_the_tasks_and_comes_back_from_the_spec_of_a_run(run: Any, tmp_path: Path) -> None:

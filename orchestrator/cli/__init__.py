@@ -211,7 +211,13 @@ def _words(error: click.ClickException) -> str:
     """Return the message of a mistake as orch writes it: the option comes first, as in the messages about settings."""
     words = error.format_message()
     if isinstance(error, click.BadOptionUsage):  # Option '--tensorboard' requires an argument.
-        return words.replace(f"Option '{error.option_name}'", error.option_name, 1).rstrip(".")
+        words = words.replace(f"Option '{error.option_name}'", error.option_name, 1).rstrip(".")
+        if words.endswith("does not take a value"):
+            from .script_command import OPTIONS
+
+            yes = error.option_name.replace("--no-", "--")
+            words += f"\nfix: {yes}" + (f" or --no-{yes[2:]}" if any(option.says for option in OPTIONS if option.name == yes) else "")
+        return words
     if isinstance(error, click.BadParameter) and words.startswith("Invalid value for '"):  # Invalid value for '--timeout': …
         name, _, told = words.removeprefix("Invalid value for ").partition(": ")
         return f"{name.replace(chr(39), '')}: {told}"

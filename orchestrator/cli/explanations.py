@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 import click
 
 from ..model.cause.exit_status import describe_code
-from ..model.settings import BACKENDS
 from ..model.settings.findings import nearest
 from .other_words import answers
 from .script_command import OPTIONS
@@ -25,7 +25,7 @@ TOPICS = "topics"
 
 def pages() -> dict[str, str]:
     """Subjects of other pages of the documentation: the page, and a word of the heading, where the subject is not this word."""
-    return answers("page") | {place: place for place in [*BACKENDS][1:]}  # not this machine
+    return {page.stem: page.stem for place in PLACES for page in place.glob("[a-z]*.md") if page.stem != "why"} | answers("page")
 
 
 _LAST_SIGNAL = 64
@@ -93,11 +93,10 @@ def _use(row: Mapping[str, str]) -> str:
 
 
 def about(word: str, path: Path) -> str:
-    """The parts of a page whose headings have this word; where none has it, the page up to its second heading."""
-    first, *parts = _parts(path)
-    if found := [part for part in parts if word in anchor(part.partition("\n")[0]).split("-")]:
-        return "\n\n".join(found)
-    return "\n\n".join([first, *parts[:1]])
+    """The parts of a page whose headings have this word, perhaps its begin; where none has it, the page up to its second heading."""
+    parts = _parts(path)
+    found = [part for part in parts if word in anchor(part.partition("\n")[0]).split("-")]
+    return "\n\n".join(found or parts[:2])
 
 
 def _parts(path: Path) -> list[str]:
@@ -133,15 +132,19 @@ def settings_of(word: str) -> list[str]:
 
 _ROWS = re.compile(r"^(?:#|\| `).*", re.MULTILINE)
 _KEYS = re.compile(
-    r"^#### `(?P<path>[\w.]+)`\n\n(?:`[\w.]+:(?P<example>[^`]*)`)?(?P<names>[^\n]*\\\n)?(?P<text>.+?)\n+(?=#)", re.MULTILINE | re.DOTALL
+    r"^#### `(?P<path>[\w.]+)`\n\n(?P<names>(?:`[-A-Z][^\n·]*(?: · |\\\n))*)(?:e.g. `[\w.]+: (?P<example>[^`]*)`\\\n)?"
+    r"(?P<text>.+?)\n+(?=#)",
+    re.MULTILINE | re.DOTALL,
 )
-"""A key of the reference: a heading, its example with the names of its option and variable, and what it does."""
+"""A key of the reference: a heading, the names of its option and variable, an example, and what it does."""
 
 
 def _as_row(key: re.Match[str]) -> str:
-    """A key of the reference as a row of a table: ``| `restart.max: 3` | `--max-restarts` `ORCH_MAX_RESTARTS` | … |``."""
+    """A key of the reference as a row of a table: ``| `restart.max` | `--max-restarts` `ORCH_MAX_RESTARTS` | …<br>* example: … |``."""
     text = re.sub("`([^`]*)`", r"\1", key["text"]).replace("\n\n", "<br>").replace("\n", "<br>")
-    return f"| `{key['path']}:{key['example'] or ''}` | {(key['names'] or '').rstrip()} | {text} |\n\n"
+    if key["example"]:
+        text += f"{'' if '[default: ' in text else ' [default: none]'}<br>* example: {key['path']}: {key['example']}"
+    return f"| `{key['path']}` | {key['names'].rstrip()} | {text} |\n\n"
 
 
 MOST_ROWS = 4
@@ -154,10 +157,21 @@ def _as_name(word: str) -> str:
 
 def _plain(part: str) -> str:
     """The part without the links, of which a terminal shows the names alone; commands are indented in place of standing in a fence."""
-    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)
+    text = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", _link, part)
     text = re.sub(r"^```\w*\n(.*?)^```\n?", lambda block: textwrap.indent(block[1], "    "), text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^<!--.*?-->\n|^!\[.*\n", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"(?:^\|.*\n?)+", _list_of, text, flags=re.MULTILINE).strip()
+
+
+def _link(link: re.Match[str]) -> str:
+    """A link as a terminal can show it: its text, and the section of this page, or how to read the other page."""
+    text, (page, _, section) = link[1], link[2].partition("#")
+    if not page:
+        return f'section "{text}"' if anchor(text) == section else f'{text} [section "{section.replace("-", " ")}"]'
+    name = page.removesuffix(".md")
+    if name not in pages():
+        return text
+    return f"`orch help {name}`" if text == page else f"{text} [`orch help {name}`]"
 
 
 def _list_of(table: re.Match[str]) -> str:
@@ -171,7 +185,9 @@ def _list_of(table: re.Match[str]) -> str:
     for first, *others in rest[1:]:
         named = zip(heads[1:], others, strict=False)
         cells = others if len(others) == 1 else [f"{head}: {cell}" if head else cell for head, cell in named if cell not in ("", "-")]
-        lines.append(f"* {first or heads[0]}: {'; '.join(cells)}" if any(cells) else f"* {first}")
+        is_short = len(cells) == 1 and ":" not in (first if len(first) < 20 else first + cells[0])
+        lines.append(f"* {first or heads[0]}" + (f": {cells[0]}" if is_short and cells[0] else ""))
+        lines += [f"  - {cell}" for cell in cells if cell and not is_short]
     return "\n".join([*lines, ""])
 
 
@@ -179,12 +195,14 @@ def _filled(text: str) -> str:
     """The text with lines that fit the terminal; commands stay as they are."""
     width = min(shutil.get_terminal_size().columns, 100)
     parts = []
-    for part in re.split(r"\n(?=\n|\* |    )", text):
+    for part in re.split(r"\n(?=\n|\* |\d+\. |  - |    )", text):
         begun = part.lstrip("\n")
         if begun and not begun.startswith("    "):
-            inset = "  " if begun.startswith("* ") else ""
+            inset = {"* ": "  ", "  ": "    "}.get(begun[:2], "")
             whole = re.sub(r"`[^`]{,60}`", lambda code: code[0].replace(" ", "\xa0"), " ".join(begun.split()))
-            filled = textwrap.fill(whole, width, subsequent_indent=inset, break_long_words=False, break_on_hyphens=False)
+            filled = textwrap.fill(
+                whole, width, initial_indent=inset[2:], subsequent_indent=inset, break_long_words=False, break_on_hyphens=False
+            )
             part = part[: len(part) - len(begun)] + filled.replace("\xa0", " ")
         parts.append(part)
     return "\n".join(parts)
@@ -238,6 +256,9 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     elif page or name in otherwise:
         click.echo(_filled(page or f"there is no command {name!r}: {otherwise[name]}"))
     else:
+        for word in typed.split()[::-1] if " " in typed.strip() else ():  # two gpus
+            with contextlib.suppress(click.UsageError):
+                return int(ctx.invoke(help_command, name=word))
         known = [*topics, *glossary]
         near = nearest(name, [*root.command.list_commands(ctx), *known] if isinstance(root.command, click.Group) else known, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"

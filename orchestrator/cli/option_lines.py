@@ -41,7 +41,7 @@ LINES = {
     "--network": "host; private: own ports closed [default: host]",
     "--tensorboard": "Run TensorBoard for this directory",
     "--home": "Directory of all runs [default: .orch]",
-    "--detach": "Return when the tasks run; then: orch logs -f",
+    "--detach": "Run in the background; then: orch logs -f",
     "--dry-run": "Print commands and TF_CONFIG; start nothing",
     "--only": "Show only the output of TASK; repeatable",
     "--quiet": "Show only the result, no output of the tasks",

@@ -244,7 +244,7 @@ def metavar(choice: click.Choice) -> str:  # type: ignore[type-arg]  # generic s
 
 def color_options(command: F) -> F:
     """``--color --all``."""
-    text = "Show also TensorFlow's own messages, and the progress bars of every task."
+    text = "Also show TensorFlow's own messages, and the progress bars of every task."
     return color_option(click.option("--all", "everything", is_flag=True, help=text)(command))
 
 

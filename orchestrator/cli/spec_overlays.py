@@ -77,13 +77,13 @@ def _unreplaced(node: Node, path: str) -> Iterator[tuple[str, Node, str]]:
 
 _NOTHING_TO_RUN = (
     "there is nothing to run, and no orch.yaml here or above\n"
-    "name a script: orch up train.py -n 2 -- ITS ARGUMENTS\n"
-    "or write orch.yaml: orch init, then orch up"
+    "fix: name a script: {command} train.py -n 2 -- ITS ARGUMENTS\n"
+    "or write orch.yaml: orch init, then {command}"
 )
 _NOTHING_TO_RESUME = (
     "there is nothing to run: --resume takes the checkpoints of a run, and not its script\n"
-    "name the script: orch up train.py --resume RUN\n"
-    "or take all settings of RUN: orch up -f .orch/runs/RUN/spec.yaml --resume RUN"
+    "fix: name the script: {command} train.py --resume RUN\n"
+    "or take all settings of RUN: {command} -f .orch/runs/RUN/spec.yaml --resume RUN"
 )
 
 
@@ -115,7 +115,7 @@ def read_spec(ctx: click.Context, *, needs_program: bool = True, only: Sequence[
             line = ctx.meta.get(AFTER_DASHES)
             missing = _NOTHING_TO_RESUME if given.get("spec_resume") else _NOTHING_TO_RUN
             order = f"there is nothing to run: write the script before --, and its arguments after it: {line}"
-            raise UsageError(order if line else missing)
+            raise UsageError(order if line else missing.format(command=ctx.command_path))
         if not needs_program:
             complete = with_program(document, "script", "any.py", ctx.command_path)
     spec = parse(complete, workdir=base)

@@ -36,7 +36,7 @@ def test_the_shortest_script() -> None:
         "#SBATCH --output=/home/me/digits-1/controller.log\n"
         "#SBATCH --open-mode=append\n"
         "#SBATCH --requeue\n"
-        "# The controller of one run of orch: it starts the tasks on the nodes (srun), and goes on after a requeue.\n"
+        "# The controller of one run of orch: it starts the tasks on the nodes (srun), and continues after a requeue.\n"
         "exec /venv/bin/python /orch/controller.py '/home/me/my runs/digits-1' --submitted\n"
     )
 
@@ -103,7 +103,7 @@ def test_a_script_that_queues_its_job_again() -> None:
         "trap 'kill \"$!\"' TERM",
         'wait "$!"; code=$?',
         'while kill -0 "$!" 2>/dev/null; do wait "$!"; code=$?; done',
-        "# 42: the tasks have saved, and the run goes on when the job starts again.",
+        "# 42: the tasks have saved, and the run continues when the job starts again.",
         '[ "$code" = 42 ] && scontrol requeue "$SLURM_JOB_ID"',
         'exit "$code"',
     ]

@@ -115,7 +115,7 @@ def test_a_script_must_be_a_file_that_can_be_read(orch: Orch, tmp_path: Path) ->
     complaint(orch("up", "/proc/self/mem"), 2, "'/proc/self/mem'", "cannot be read")
     for endless in ("pipe.py", "/dev/stdin", "/dev/zero"):
         complaint(orch("up", endless), 2, endless, "pipe or a device", "save it to a file")
-    complaint(orch("up", ""), 2, "script", "empty")
+    complaint(orch("up", ""), 2, "SCRIPT", "empty")
     nothing_was_kept(tmp_path)
 
 

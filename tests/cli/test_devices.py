@@ -79,8 +79,8 @@ def test_the_runtimes_own_settings_have_flags_and_variables_as_well(orch: Orch, 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,2", "--threads: defaults.devices.threads.intra: must be a whole number, not '1,2'"),
-        ("0", "--threads: defaults.devices.threads.intra: must be at least 1, not 0"),
+        ("1,2", "--threads: must be a whole number, not '1,2'"),
+        ("0", "--threads: must be at least 1, not 0"),
     ],
 )
 def test_threads_that_cannot_be_are_refused_by_the_flags_name(orch: Orch, text: str, expected: str) -> None:

@@ -97,14 +97,24 @@ def test_help_is_a_command_too(orch: Orch) -> None:
     assert {"Data of other shapes"} <= {*orch.in_process("help", "shape", check=0).out.splitlines()}
     assert orch.in_process("help", "val_loss", check=0).out.startswith("A metric that fit does not report\n")
     for word, said in (
-        ("--grace", "timeouts.grace_s: 5, --grace, ORCH_GRACE\n* Seconds between"),
-        ("restart.max", "restart.max: 3, --max-restarts, ORCH_MAX_RESTARTS\n* The number of restarts after failures"),
+        ("--grace", "timeouts.grace_s, --grace, ORCH_GRACE\n* Seconds from"),
+        (
+            "restart.max",
+            "restart.max, --max-restarts, ORCH_MAX_RESTARTS\n"
+            "* The number of restarts after failures, in the whole run. [default: 0]\n* example: restart.max: 3\n",
+        ),
         ("ORCH_CHECKPOINT_DIR", "ORCH_RUN_DIR, ORCH_CHECKPOINT_DIR, ORCH_LOG_DIR\n* directories"),
-        ("network", "network: host, --network, ORCH_NETWORK\n* The network of the tasks."),
+        ("network", "network, --network, ORCH_NETWORK\n* The network of the tasks."),
         ("--timeline", "--timeline (orch ps)\n* Show when each task"),
         ("timeouts", "timeouts."),
+        ("two gpus", "Choose GPUs, memory and threads\n"),
+        ("adding", "Add a setting"),
+        ("checkpoint", "checkpoint: a copy of the training on disk, from which it can be resumed\n\nContinue after a crash\n"),
     ):
         assert orch.in_process("help", word, check=0).out.startswith(said)
+    resume = orch.in_process("help", "resume", check=0).out
+    assert 'four lines [section "a loop of your own"]' in resume
+    assert "(exceptions [`orch help exact`])" in " ".join(resume.split())
     assert "orch help tutorial" in complaint(orch.in_process("tutorial"), 2, "there is no command 'tutorial'")
     assert orch.in_process("help", "delete", check=0).out.startswith("there is no command 'delete': orch down RUN ends a run")
     assert orch.in_process("help", "--help", check=0).out.startswith("Usage: orch help ")

@@ -14,12 +14,12 @@ from tests.conftest import ROOT, Orch
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "-n: there is none: say which numbers of workers to measure, as in -n 1,2,4"),
-        (["-n", "0"], "-n: 0: say which numbers of workers"),
-        (["-n", "a"], "-n: a: say which"),
-        (["-n", "1,,2"], "-n: 1,,2: say which"),
-        (["-n", "1,-2"], "-n: 1,-2: say which"),
-        (["-n", "2:4"], "-n: 2:4: say which"),
+        ([], "-n is missing: the numbers of workers to measure fix: orch scale train.py -n 1,2,4"),
+        (["-n", "0"], "-n 0: these are not numbers of workers"),
+        (["-n", "a"], "-n a: these are not numbers of workers"),
+        (["-n", "1,,2"], "-n 1,,2: these are not numbers of workers"),
+        (["-n", "1,-2"], "-n 1,-2: these are not numbers of workers"),
+        (["-n", "2:4"], "-n 2:4: these are not numbers of workers"),
         (["-n", "1,2", "--ps", "1"], "and not tasks of the type chief"),
         (["-n", "1,2", "--set", "tasks.chief=1"], "and not tasks of the type chief"),
         (["-n", "1", "--strategy", "none"], "and not the strategy none"),

@@ -20,7 +20,7 @@ _AGAIN = """\
 trap 'kill "$!"' TERM
 wait "$!"; code=$?
 while kill -0 "$!" 2>/dev/null; do wait "$!"; code=$?; done
-# 42: the tasks have saved, and the run goes on when the job starts again.
+# 42: the tasks have saved, and the run continues when the job starts again.
 [ "$code" = 42 ] && scontrol requeue "$SLURM_JOB_ID"
 exit "$code"\
 """
@@ -40,7 +40,7 @@ class BatchScript:
     def text(self) -> str:
         """The script. Raises `UsageError` for a path that no script of Slurm's can have."""
         lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in self._options())]
-        comment = "# The controller of one run of orch: it starts the tasks on the nodes (srun), and goes on after a requeue."
+        comment = "# The controller of one run of orch: it starts the tasks on the nodes (srun), and continues after a requeue."
         command = shlex.join(self.command)
         steps = _AGAIN.format(command=command) if self.settings.requeues else f"exec {command}"
         return "\n".join([*lines, comment, steps, ""])

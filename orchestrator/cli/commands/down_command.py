@@ -27,7 +27,7 @@ from .run_commands import line_of, print_json, refuse_unclear, wait_for
 STUCK_S = 15.0
 """Seconds until `orch down` prints what ends a run that has not ended."""
 
-ALL = "End all runs of this directory that go on. On a terminal orch asks first."
+ALL = "End all running runs of this directory. On a terminal orch asks first."
 YES = "With --all: do not ask."
 
 
@@ -47,9 +47,9 @@ def down_command(names: Sequence[str], home: Path, everything: bool, agreed: boo
       orch down
       orch down --now     without the grace period
       orch down --save    after a save, for orch up SCRIPT --resume RUN
-      orch down --all     all runs that go on
+      orch down --all     all running runs
 
-    The tasks get SIGTERM, and SIGKILL after the grace period of the run (timeouts.grace_s). If several runs go on, orch ends none of
+    The tasks get SIGTERM, and SIGKILL after the grace period of the run (timeouts.grace_s). If several runs are running, orch ends none of
     them without RUN or --all.
     """
     if save and at_once:

@@ -41,7 +41,7 @@ OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
 def prune_command(
     ctx: click.Context, /, names: tuple[str, ...], home: Path, keep: int | None, older: float | None, dry_run: bool, as_json: bool
 ) -> int:
-    """Remove the directories of old runs, or of each RUN, with their logs and checkpoints. A run that goes on is never removed.
+    """Remove the directories of old runs, or of each RUN, with their logs and checkpoints. A running run is never removed.
 
     \b
     Examples:

@@ -248,7 +248,7 @@ def restart_command(run: RunDir, as_json: bool) -> int:
     Example:
       orch restart
 
-    This restart does not count for --max-restarts. If several runs go on, give RUN.
+    This restart does not count for --max-restarts. If several runs are running, give RUN.
     """
     ctx = click.get_current_context()
     refuse_unclear(ctx.params["home"], ctx.params["run"], run, "restart")

@@ -95,7 +95,8 @@ def _sizes(text: str | None) -> list[int]:
     """The numbers of ``-n 1,2,4``, in their order."""
     words = (text or "").split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"-n: {text or 'there is none'}: say which numbers of workers to measure, as in -n 1,2,4")
+        wrong = f"-n {text}: these are not numbers of workers" if text else "-n is missing: the numbers of workers to measure"
+        raise UsageError(wrong, fix="orch scale train.py -n 1,2,4")
     return sorted(set(map(int, words)))
 
 

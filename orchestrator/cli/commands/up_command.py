@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...model.settings import ClusterSpec
 
-DETACH = "Return when the tasks have started; the run goes on in the background."
+DETACH = "Run in the background: return when the tasks have started, or when Slurm or Kubernetes has the job."
 
 
 @click.command("up", cls=ScriptCommand)

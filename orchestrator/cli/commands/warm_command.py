@@ -47,7 +47,7 @@ def warm_command() -> None:
 def start_command(
     ctx: click.Context, /, preload: tuple[str, ...], as_json: bool, idle_timeout: float, import_timeout: float, **_: Any
 ) -> int:
-    """Start the warm process, and return when it is ready. This replaces a warm process that no longer fits; its runs go on.
+    """Start the warm process, and return when it is ready. This replaces a warm process that no longer fits; its runs continue.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def start_command(
 @warm_command.command("stop")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stop_command(as_json: bool) -> int:
-    """End the warm process. Runs that use it go on.
+    """End the warm process. Runs that use it continue.
 
     \b
     Example:

@@ -468,4 +468,4 @@ class AnyBackend(Struct):
 def keys_of_all() -> Struct:
     """The type of the mapping `backend:`, with the keys of all backends."""
     keys = {name: key for section in BACKENDS.values() for name, key in struct_of(section).keys.items()}
-    return AnyBackend(keys, BackendSpec.SHORTHAND, OF_A_POD)
+    return AnyBackend(keys, BackendSpec.SHORTHAND, {**OF_A_POD, "python": "--python PATH, or python: PATH at the top of orch.yaml"})

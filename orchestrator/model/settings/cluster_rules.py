@@ -50,7 +50,10 @@ def _foreign_keys(draft: Draft, others: tuple[str, ...], keys: list[str]) -> Com
         limit = ", or --timeout, which limits every run" if keys == ["time"] else ""
         other = f"{limit}; --backend {draft.backend.type} leaves the variable out" if places[0].startswith("ORCH_") else limit
         here = [name for name in others if not backend_sections.BACKENDS[name].IS_EVERYWHERE]
-        return " ".join(paths), said, f"add --backend {listed(here, 'or')}{', or --join' if here != [*others] else ''}{other}"
+        fix = f"add --backend {listed(here, 'or')}{', or --join' if here != [*others] else ''}{other}"
+        if draft.backend.type != default:  # the user has chosen it
+            fix = f"leave {listed(places)} out, or choose --backend {listed(here, 'or')}"
+        return " ".join(paths), said, fix
     return paths[0], f"{listed(paths)} {said}", f"write backend: {{type: {others[0]}, {keys[0]}: ...}}, or add --backend {others[0]}"
 
 

@@ -22,8 +22,8 @@ class Findings:
     def add(self, path: str, problem: Problem) -> None:
         """Add a mistake at `path`. The message continues the path: ``must be at least 1, not 0``. An empty path is the whole document."""
         self.spoiled.add(path.partition(".")[0])
-        message = f"{path}: {problem.message}" if path and not _is_named(path, problem.place) else problem.message
-        self.found.append(Problem(problem.place, message, problem.hint))
+        key = _unsaid(path, problem.place)
+        self.found.append(Problem(problem.place, f"{key}: {problem.message}" if key else problem.message, problem.hint))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -37,13 +37,16 @@ class Findings:
         return len(self.found) >= MAX_FINDINGS
 
 
-def _is_named(path: str, place: str) -> bool:
-    """True if the place says which setting is meant: ``--memory-growth`` is ``memory_growth``, ``--workers`` is ``tasks.worker.count``."""
-    if place == f"--{path.rpartition('.')[2].replace('_', '-')}":
-        return True
-    number = re.fullmatch(r"tasks\.(\w+)\.count", path)
-    is_word = re.match(r"--|ORCH_|launch\(", place) is not None
-    return number is not None and is_word and number[1] in place.casefold().replace("-", "_")
+_SETTING = re.compile(r"--(?!set$)([\w-]+)|ORCH_(\w+)|launch\((\w+)=|(ARGS|SCRIPT)$")
+
+
+def _unsaid(path: str, place: str) -> str:
+    """Return what the place leaves out of the path: nothing after ``--timeout``, ``a.slots`` of ``backend.hosts.a.slots``."""
+    if (setting := _SETTING.match(place)) is None:
+        return path
+    name = next(filter(None, setting.groups())).casefold().replace("-", "_")
+    is_mapping = name == "hosts" or (setting[3] and path.startswith(f"{name}."))  # other options are one value: --backend is backend.type
+    return f".{path}".partition(f".{name}.")[2] if is_mapping else ""
 
 
 # --- messages -----------------------------------------------------------------------------------

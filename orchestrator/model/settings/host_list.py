@@ -90,7 +90,7 @@ class Hosts(Named):
             user, _, name = given.rpartition("@")
             is_host = re.fullmatch(_HOST, name) or (":" in name and parse_ip(name))
             if not is_host or (user and not re.fullmatch(_USER, user)):
-                hint = "write hostA:2, or [fd00::7]:2; with other settings hostA: {slots: 2}, in a hostfile hostA slots=2"
+                hint = "write [fd00::7]:2" if name.count(":") > 1 else "write hostA, or hostA:2 for two tasks"
                 findings.add(path, Problem(item.place, f"{quoted(given)} is not the name of a host", hint))
             elif (host := self.check_one(given, item, path, findings)) is not None:
                 host = replace(host, name=name, user=host.user or user)

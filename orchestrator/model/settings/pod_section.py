@@ -146,7 +146,7 @@ class PodSettings:
     queue: str = setting("", "The LocalQueue of Kueue, which admits the pods together.", kind=DNS_NAME, example="team-a", words="none")
     pod_template: str = setting(
         "",
-        "Anything else of a pod, such as its nodeSelector, tolerations and labels, as {metadata: …, spec: …}: laid over what orch makes. "
+        "Anything else of a pod, such as its nodeSelector, tolerations and labels, as {metadata: …, spec: …}. "
         "Mappings are merged, lists whose items have names are merged by name (the container is called main), and other values are "
         "replaced.",
         kind=Overlay(),

@@ -109,7 +109,7 @@ class Timeouts:
     )
     grace_s: float = setting(
         5.0,
-        "Seconds between SIGTERM and SIGKILL when a task is stopped; also the longest that a training may take to save itself before.",
+        "Seconds from SIGTERM to SIGKILL when orch stops a task. A last checkpoint may take as long, before SIGTERM.",
         least=0,
         flag="--grace",
     )
@@ -196,7 +196,7 @@ class ClusterSpec:
     strategy: str = setting(
         ...,
         "TensorFlow's distribution strategy.",
-        kind=OneOf(tuple(STRATEGIES)),
+        kind=OneOf(tuple(STRATEGIES), same={"mwms": DEFAULT.name, "multiworker": DEFAULT.name}),
         example=DEFAULT.name,
         words=f"{DEFAULT.name}; {implied({'ps': 1}).name} with ps tasks; {implied({'tpu': 1}).name} with a TPU",
         flag="--strategy",

@@ -71,7 +71,7 @@ class Workers(Integer):
     def read(self, node: Node) -> Any:
         ends = re.fullmatch("([0-9]{1,6}) *: *([0-9]{1,6})", node.text) if is_scalar(node) else None
         if ends is None:
-            return Integer.read(self, node)
+            return Integer.read(self if node.text == "auto" else replace(self, hint="write a number, or a range such as 2:4"), node)
         least, most = (Integer.read(self, scalar(end, node.place)) for end in ends.groups())
         if least > most:
             raise refusal(node.place, f"{node.text}: at least {least} and at most {most} workers", f"write {most}:{least}")

@@ -32,9 +32,7 @@ def ssh_of(spec: ClusterSpec) -> SshSettings:
 
 
 A2, B = HostSpec("hostA", 2), HostSpec("hostB")
-NO_HOST = (
-    "is not the name of a host\nfix: write hostA:2, or [fd00::7]:2; with other settings hostA: {slots: 2}, in a hostfile hostA slots=2"
-)
+NO_HOST = "is not the name of a host\nfix: write hostA, or hostA:2 for two tasks"
 
 
 @pytest.mark.parametrize(
