@@ -114,7 +114,7 @@ def options(group: click.Group, words: str = "orch") -> Iterator[str]:
                 is_same = of_up.issuperset(taken) and len(taken) > FEW
                 all_settings = "The settings of `orch up`" if command is not OF_UP else "The options of the keys above"
                 which = all_settings if is_same else ", ".join(f"`{option}`" for option in taken)
-                yield f"{which}{'; and:' if rows else '.'}\n"
+                yield f"{which}{', and:' if rows else '.'}\n"
             yield from ["| option | what it does |\n|---|---|", *filter(None, rows)] if any(rows) else []
 
 
