@@ -21,6 +21,7 @@ NOT_TYPED = {
     "cd orch": "it belongs to the installation",
     "pip install": "it needs the Internet; make and the CI do the same",
     "orch doctor": "tests/cli/test_doctor.py and tests/backends/test_ssh_doctor.py",
+    "orch top": "it needs a terminal: tests/cli/test_top.py",
     "orch warm": "the warm process of all tests is there already, and stays: warm_tensorflow",
     "orch up train.py -H hostA,hostB  ": "tests/real/test_ssh.py: a cluster on several hosts takes a minute",
 }
