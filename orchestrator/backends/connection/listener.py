@@ -44,17 +44,10 @@ class SealedReader(asyncio.StreamReader):
     """Reads the data of the records of a connection, once `seal` is set."""
 
     seal: proof.Seal | None = None
-
-    def __init__(self) -> None:
-        super().__init__(MOST_BYTES)
-        self.raw = 0
-        """How many bytes have come without a seal."""
-        self._abort: Callable[[], None] = lambda: None
-
-    def set_transport(self, transport: asyncio.BaseTransport) -> None:
-        super().set_transport(transport)
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._abort = transport.abort
+    abort: Callable[[], None]
+    """Ends the connection. Set before `seal`."""
+    raw = 0
+    """How many bytes have come without a seal."""
 
     def feed_data(self, data: Any) -> None:
         if self.seal is None:
@@ -65,7 +58,7 @@ class SealedReader(asyncio.StreamReader):
             for part in self.seal.open(data):
                 super().feed_data(part)
         except ValueError:
-            self._abort()
+            self.abort()
 
 
 class SealedWriter(asyncio.StreamWriter):
@@ -133,7 +126,7 @@ class Listener:
         both = host is None and socket.has_dualstack_ipv6()  # one socket: two would have two ports, if the kernel chooses
         family = socket.AF_INET6 if both else socket.AF_INET
         listening = socket.create_server((host or "", port), family=family, dualstack_ipv6=both)
-        self._server = await loop.create_server(lambda: make_protocol(SealedReader(), self._on_guest), sock=listening)
+        self._server = await loop.create_server(lambda: make_protocol(SealedReader(MOST_BYTES), self._on_guest), sock=listening)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
@@ -242,7 +235,7 @@ class Listener:
         answer, seal = proof.admit(self._secret, nonce, await reader.readexactly(proof.GREETING_BYTES))
         if reader.raw > proof.GREETING_BYTES:
             raise ValueError("a node waits for the answer")
-        reader.seal = seal
+        reader.abort, reader.seal = writer.transport.abort, seal
         writer.write(answer)
         sealed = SealedWriter(writer, seal)
         line = await reader.readuntil(b"\n")

@@ -58,7 +58,9 @@ def pack(run: RunFacts, settings: KubernetesSettings) -> tuple[bytes, ...]:
 
 
 def _files(run: RunFacts, settings: KubernetesSettings) -> Iterator[Packed]:
-    yield Packed(f".orch/runs/{run.run_id}/spec.yaml", json.dumps(to_document(spec_there(run.spec, settings)), indent=2).encode())
+    there = replace(settings, kubeconfig="", context="", namespace="", kubectl=("kubectl",))  # the pod has no kubectl
+    spec = replace(run.spec, workdir=run.spec.workdir if settings.code_in_image else CODE_DIR, backend=there)
+    yield Packed(f".orch/runs/{run.run_id}/spec.yaml", json.dumps(to_document(spec), indent=2).encode())
     yield from _own_files()
     if not settings.code_in_image:
         runs, needed = Path(run.directory).parent.parent, needed_file(run.spec)
@@ -79,12 +81,6 @@ def _own_files() -> tuple[Packed, ...]:
             if path.is_file() and "__pycache__" not in path.parts:
                 found.append(Packed(f"orch/{path.relative_to(root).as_posix()}", path.read_bytes()))
     return tuple(found)
-
-
-def spec_there(spec: ClusterSpec, settings: KubernetesSettings) -> ClusterSpec:
-    """The spec for the controller in its pod, which has no kubectl."""
-    workdir = spec.workdir if settings.code_in_image else CODE_DIR
-    return replace(spec, workdir=workdir, backend=replace(settings, kubeconfig="", context="", namespace="", kubectl=("kubectl",)))
 
 
 def needed_file(spec: ClusterSpec) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -20,12 +21,8 @@ LAST_BYTES = 16384
 
 
 def unpack(files: str, home: str) -> None:
-    """The parts of the archive are the files part-0, part-1, and so on. An archive without its last part cannot be read."""
-    names = sorted((name for name in os.listdir(files) if name.startswith("part-")), key=lambda name: int(name[5:]))
-    data = b""
-    for name in names:
-        with open(os.path.join(files, name), "rb") as part:
-            data += part.read()
+    """The parts of the archive are the files part-0 to part-7. An archive without its last part cannot be read."""
+    data = b"".join(path.read_bytes() for path in sorted(pathlib.Path(files).glob("part-*")))
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(home, filter="tar")
