@@ -224,9 +224,7 @@ def _program_file(root: Path, program: Program) -> str:
     if program.kind == "module":
         module = program.target.replace(".", "/")
         return next((file for file in (f"{module}.py", f"{module}/__main__.py") if (root / file).is_file()), "")
-    if program.kind not in ("script", "command") or (program.kind == "command" and "/" not in program.target):
-        return ""
-    path = os.path.relpath(root / program.target, root)
+    path = os.path.relpath(root / program.target, root) if program.file else ""
     if not path.startswith(".."):
         return path
     return os.path.abspath(root / program.target) if program.kind == "script" else ""  # each host has its own /bin/sh

@@ -137,10 +137,8 @@ class Preparation:
         """The files to copy, which are those of the attempt before if there was one, and the state to compare."""
         ways = {host.workdir.way: host.workdir for host in hosts.values()}
         if "ship" in ways and code is None:
-            is_file = spec.program.kind == "script" or (spec.program.kind == "command" and "/" in spec.program.target)
-            needed, way = spec.program.target if is_file else "", ways["ship"]
-            runs, copies = self._run.path.parent, self._run.path / COPIES
-            code = collect(spec.workdir, way.limit_mb, runs=runs, needed=needed, secrets=way.secrets, copies=copies)
+            way, runs, copies = ways["ship"], self._run.path.parent, self._run.path / COPIES
+            code = collect(spec.workdir, way.limit_mb, runs=runs, needed=spec.program.file, secrets=way.secrets, copies=copies)
         return code, describe_workdir(spec.workdir, spec.program) if "shared" in ways else None
 
     async def _start_agents(self, placed: Placed) -> dict[str, Diagnosis]:

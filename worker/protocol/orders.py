@@ -27,6 +27,11 @@ class Program:
     """The path, the module or the program; the name of a function; empty for orch's own."""
     args: tuple[OsText, ...] = ()
 
+    @property
+    def file(self) -> str:
+        """The path of a script, or of a command that is no name in PATH; else empty."""
+        return self.target if self.kind == "script" or (self.kind == "command" and "/" in self.target) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOrder:

@@ -3,6 +3,8 @@
 The Service owns all others, as for an attached run. The controller is a plain pod and no Job: a Job may make a second pod where the first
 was deleted, and a second controller would begin the run again, with an empty record. The pods of the tasks are those of a Job, which makes
 another one where one is lost; nothing of orch in the cluster has rights of its own.
+
+So all pods are not one Job of `orch up --join` either: its node 0 would also hold GPUs until the record is fetched, for `keep_s`.
 """
 
 from __future__ import annotations

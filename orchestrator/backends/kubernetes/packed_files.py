@@ -19,7 +19,7 @@ import worker
 from worker.values.fast_dataclass import dataclass
 
 from ...errors import UsageError
-from ...model.settings import ClusterSpec, KubernetesSettings
+from ...model.settings import KubernetesSettings
 from ...model.settings.parse import to_document
 from .. import RunFacts
 from ..code_sync import collect
@@ -63,7 +63,9 @@ def _files(run: RunFacts, settings: KubernetesSettings) -> Iterator[Packed]:
     yield Packed(f".orch/runs/{run.run_id}/spec.yaml", json.dumps(to_document(spec), indent=2).encode())
     yield from _own_files()
     if not settings.code_in_image:
-        runs, needed = Path(run.directory).parent.parent, needed_file(run.spec)
+        runs, needed = Path(run.directory).parent.parent, run.spec.program.file
+        if os.path.isabs(needed) or os.path.normpath(needed).startswith(".."):
+            raise UsageError(f"{needed} is not in the working directory {run.spec.workdir}, which is what the pods get: set workdir")
         code = collect(run.spec.workdir, settings.code_limit_mb, runs=runs, needed=needed, secrets=settings.code_secrets)
         # The controller, which tells of such files elsewhere, does not see them: its messages begin with this line.
         lines = [f"orch: {line}\n" for line in code.describe("go into Secrets", "a Secret of its own, and name that in backend.secrets")]
@@ -81,16 +83,6 @@ def _own_files() -> tuple[Packed, ...]:
             if path.is_file() and "__pycache__" not in path.parts:
                 found.append(Packed(f"orch/{path.relative_to(root).as_posix()}", path.read_bytes()))
     return tuple(found)
-
-
-def needed_file(spec: ClusterSpec) -> str:
-    """The path of the program's file in the working directory; empty: it has none. Raises `UsageError` if the file lies elsewhere."""
-    program = spec.program
-    if program.kind != "script" and not (program.kind == "command" and "/" in program.target):
-        return ""
-    if os.path.isabs(program.target) or os.path.normpath(program.target).startswith(".."):
-        raise UsageError(f"{program.target} is not in the working directory {spec.workdir}, which is what the pods get: set workdir")
-    return program.target
 
 
 def tar(files: Iterable[Packed], most: int) -> bytes:
