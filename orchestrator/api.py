@@ -85,17 +85,12 @@ def launch(
         raise UsageError("launch: the arguments of the script are given twice, after the program and as args=")
     named["args"] = words or args
     if callable(program) and not isinstance(program, ClusterSpec):
-        settings |= _sent(program, named.pop("args"))
+        from .functions import settings_of  # most programs launch scripts
+
+        settings |= settings_of(program, named.pop("args") or ())
         program = None
     spec = read_spec(program, {**settings, **named}, os.environ)
     return start(spec, home or os.environ.get("ORCH_HOME") or ".orch")
-
-
-def _sent(function: Callable[..., Any], args: Sequence[Any] | None) -> dict[str, str]:
-    """The settings of a run that calls a function."""
-    from .functions import name_of, pack_for_run  # most programs launch scripts
-
-    return {"function": name_of(function), "call": pack_for_run(function, args or ())}
 
 
 def _in_python(text: str) -> str:

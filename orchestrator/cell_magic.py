@@ -24,11 +24,11 @@ def run_cell(line: str, cell: str) -> None:
     words = shlex.split(line)
     if {"-d", "--detach"} & {*words[: [*words, "--"].index("--")]}:
         raise UsageError("%%orch shows the run until its end, and then removes its file: leave -d out\nfix: orch up notebook.ipynb -d")
-    fd, path = tempfile.mkstemp(".ipynb", ".orch-cell-", ".")
-    try:
-        with os.fdopen(fd, "w") as file:  # with the first line: the numbers of lines are those of the cell
-            json.dump({"cells": [{"cell_type": "code", "source": f"%%orch\n{cell}"}]}, file)
-        words = ["up", "--name", "cell", path, *words]
+    with tempfile.NamedTemporaryFile("w", suffix=".ipynb", prefix=".orch-cell-", dir=os.getcwd()) as file:
+        # With the first line: the numbers of lines are those of the cell.
+        json.dump({"cells": [{"cell_type": "code", "source": f"%%orch\n{cell}"}]}, file)
+        file.flush()
+        words = ["up", "--name", "cell", file.name, *words]
         if "tensorflow" in sys.modules:
             from .api import warn_of_held_gpus
             from .cli.commands.up_command import up_command
@@ -36,11 +36,8 @@ def run_cell(line: str, cell: str) -> None:
 
             with contextlib.suppress(Exception):  # the run itself tells of mistakes
                 warn_of_held_gpus(read_spec(up_command.make_context(words[0], words[1:]))[0])
-        code = _follow([sys.executable, "-m", "orchestrator", *words])
-    finally:
-        os.unlink(path)
-    if code:
-        raise OrchError(f"the run of the cell has ended with exit code {code}, as its last lines say")
+        if code := _follow([sys.executable, "-m", "orchestrator", *words]):
+            raise OrchError(f"the run of the cell has ended with exit code {code}, as its last lines say")
 
 
 def _follow(command: list[str]) -> int:

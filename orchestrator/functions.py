@@ -49,26 +49,23 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     return file.getvalue(), files
 
 
-def pack_for_run(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """The call for a run of its own, as `worker.task.sent_function.serve` reads it; a host needs neither cloudpickle nor the files.
+def settings_of(function: Callable[..., Any], args: Sequence[Any]) -> dict[str, str]:
+    """The settings of a run of a function: its name (``function`` for a lambda), and the call for `worker.task.sent_function.serve`.
 
-    The version of Python stands in front: the code of a function is for this version only. Raises `UsageError`.
+    A host needs neither cloudpickle nor the files. The version of Python stands in front: the code of a function is for this version only.
+    Raises `UsageError`.
     """
+    name = getattr(function, "__name__", "")
+    name = name if str(name).isidentifier() else "function"
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     data, files = pack(function, args, {}, near=os.path.dirname(os.path.abspath(main)) if main else os.getcwd())
     sources = {file: text for file in sorted(files) if (text := "".join(linecache.getlines(file)))}
     library = Path(sys.modules["cloudpickle.cloudpickle"].__file__ or "").read_text(encoding="utf-8")
     packed = zlib.compress(pickle.dumps({"call": data, "sources": sources, "cloudpickle": library}))
     if len(packed) > MOST_BYTES:
-        takes = f"{name_of(function)} and its arguments take {len(packed) // 1024:,} KiB packed, and at most {MOST_BYTES // 1024} are sent"
+        takes = f"{name} and its arguments take {len(packed) // 1024:,} KiB packed, and at most {MOST_BYTES // 1024} are sent"
         raise UsageError(f"{takes}\nfix: load large data inside the function, from a file that each host reads")
-    return "{}.{}:{}".format(*sys.version_info[:2], base64.b64encode(packed).decode())
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function for people: ``train``; ``function`` if it has none, such as a lambda."""
-    name = getattr(function, "__name__", "")
-    return name if str(name).isidentifier() else "function"
+    return {"function": name, "call": "{}.{}:{}".format(*sys.version_info[:2], base64.b64encode(packed).decode())}
 
 
 def unpack(data: bytes) -> Any:

@@ -119,17 +119,16 @@ class Result:
             raise UsageError(f"{self.run_id} has run no function, so it has no values: reports has the last worker.report of each task")
         if not (run.is_ours and has_call_seal(run.path)):
             raise UsageError(f"this user has not made {run.path} here: its values are not read, for they may contain any code")
-        callers = {name: task for name, task in self.tasks.items() if works(TaskId.parse(name).type, spec)}
-        left: dict[str, bytes] = {}
-        for name, task in callers.items():
+        left = dict.fromkeys((name for name in self.tasks if works(TaskId.parse(name).type, spec)), b"")
+        for name in left:
             with contextlib.suppress(OSError, OrchError):
-                left[name] = read_file(run.log_path(name, task.attempt, VALUE))
-        if self.exit_code:
-            failed = functions.answer(left.get(self.cause.task, b"")) if self.cause is not None else {}
-            if (error := failed.get("error")) is not None:
-                raise error from RunFailed(self)
-            raise RunFailed(self)
-        return {name: functions.answer(left.get(name, b"")).get("value") for name in callers}
+                left[name] = read_file(run.log_path(name, self.tasks[name].attempt, VALUE))
+        if not self.exit_code:
+            return {name: functions.answer(data).get("value") for name, data in left.items()}
+        error = functions.answer(left.get(self.cause.task, b"")).get("error") if self.cause is not None else None
+        if error is not None:
+            raise error from RunFailed(self)
+        raise RunFailed(self)
 
     def __repr__(self) -> str:
         """The reason in a line: a failing ``assert run.exit_code == 0`` shows this text."""

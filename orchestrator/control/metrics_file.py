@@ -1,7 +1,7 @@
 """``metrics_dir:`` the metrics of a run in a file for the textfile collector of node_exporter, until the end of the run.
 
-A thread writes the file, so no event of the run waits for the directory. The first line names the run: the next run with this directory
-removes the file of a run that was killed.
+A thread writes the file, so no event of the run waits for the directory. Its name has the run: the next run of this home with this
+directory removes the file of a run that was killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worker.machine.clock import patience
 from ..errors import OrchError
 from ..record import run_metrics
 from ..record.run_directory import RunDir
-from ..record.run_files import open_file, open_whole
+from ..record.run_files import open_whole
 from .starting import RunStart
 from .supervisor import Supervisor
 
@@ -25,7 +25,6 @@ EVERY_S = patience(15.0)
 """Seconds between two writes. Prometheus usually asks every 15 s to 60 s."""
 LAST_S = 0.5
 """The most that the end of a run waits for the removal of the file, where a file system hangs."""
-MARK = "# Written by orch until the end of the run in "
 
 
 class MetricsFile:
@@ -42,7 +41,11 @@ class MetricsFile:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         has_told = False
-        self._remove_left()
+        for path in self._path.parent.glob("orch-*.prom"):
+            run = RunDir(self._start.run.path.with_name(path.stem.removeprefix("orch-")))
+            with contextlib.suppress(OSError, OrchError):
+                if run.path.is_dir() and not run.is_alive():
+                    path.unlink()
         while not self._over.is_set():
             try:
                 self._write()
@@ -60,11 +63,4 @@ class MetricsFile:
         text = run_metrics.text(start.run, start.spec, cluster, self._supervisor.phases.measure(cluster), lives=True)
         with open_whole(self._path, is_shared=True) as file:
             os.fchmod(file.fileno(), 0o644)  # for the collector's user, whatever the umask is
-            file.write(f"{MARK}{start.run.path.absolute()}\n{text}".encode(errors="surrogateescape"))
-
-    def _remove_left(self) -> None:
-        for path in self._path.parent.glob("orch-*.prom"):
-            with contextlib.suppress(OSError, OrchError), open_file(path) as file:
-                mark, directory = file.readline().decode(errors="surrogateescape").rstrip("\n").partition(MARK)[1:]
-                if mark and os.fstat(file.fileno()).st_uid == os.geteuid() and not RunDir(Path(directory)).is_alive():
-                    path.unlink()
+            file.write(text.encode(errors="surrogateescape"))

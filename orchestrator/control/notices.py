@@ -1,7 +1,7 @@
 """``notify:`` a command of the user's that is told what happens in a run: one JSON object on stdin, one event at a time.
 
 The commands run in a thread, so no event of the run waits for them. None changes how the run ends: a command that fails, hangs or is
-missing is a line of `notify.log`, and the first one also a note on the screen.
+missing is a line of `notify.log`, and the first one also a note on the screen, which any thread may write (`Messages.say`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import contextlib
 import json
 import os
 import queue
-import shlex
 import signal
 import subprocess
 import threading
+from dataclasses import asdict
 from typing import IO, Any
 
 from worker.machine.clock import now, patience
@@ -40,11 +40,10 @@ class Notices(Messages):
 
     def __init__(self, start: RunStart, viewer: Messages) -> None:
         self._run, self._spec, self._viewer = start.run, start.spec, viewer
-        self._words = shlex.split(start.spec.notify)
         self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         """The events that have no command yet; None behind the last one."""
-        self._problem, self._has_told = "", False
-        """The first thing that went wrong, and whether the user has seen it."""
+        self._has_told = False
+        """Whether the user has seen that something went wrong."""
         self._thread = threading.Thread(target=self._serve, name="orch-notify", daemon=True)
         self._thread.start()
 
@@ -56,7 +55,6 @@ class Notices(Messages):
 
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
         self._viewer.on_event(before, after, event)
-        self._tell_problem()
         if len(after.past) > len(before.past):
             past = after.past[-1]
             self._put("attempt_failed", past.attempt, event.at, headline(past.cause) if past.cause else "", past.cause)
@@ -73,55 +71,51 @@ class Notices(Messages):
         self._waiting.put(None)
         self._thread.join(LAST_S)
         if self._thread.is_alive():
-            self._note(f"--notify: the last commands had not ended {LAST_S:g} s after the run")
-        self._tell_problem()
+            self._note(f"the last commands had not ended {LAST_S:g} s after the run")
 
     def _put(self, kind: str, attempt: int, at: float, text: str, cause: Cause | None = None, **more: Any) -> None:
-        found: dict[str, Any] = {"event": kind, "run": self._run.run_id, "name": self._spec.name, "attempt": attempt, "at": at or now()}
-        found |= {"text": " ".join(text.split()), "directory": str(self._run.path)}
-        if cause is not None:
-            failure = cause.failure and {"type": cause.failure.type, "message": cause.failure.message}
-            found["cause"] = {"task": cause.task, "host": cause.host, "what": cause.what, "code": cause.code, "failure": failure}
         if self._waiting.qsize() >= MOST_WAITING and kind != "ended":
-            self._note(f"--notify: {MOST_WAITING} events wait already, so {kind} was left out")
-        else:
-            self._waiting.put(iso_times(found | more))
+            self._note(f"{MOST_WAITING} events wait already, so {kind} was left out")
+            return
+        found: dict[str, Any] = {"event": kind, "run": self._run.run_id, "name": self._spec.name, "attempt": attempt, "at": at or now()}
+        found |= {"text": " ".join(text.split()), "directory": str(self._run.path), **({"cause": asdict(cause)} if cause else {})}
+        self._waiting.put(iso_times(found | more))
 
     # --- in the thread -------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while (event := self._waiting.get()) is not None:
             try:
-                with open(self._run.path / LOG, "ab", opener=private_opener) as log:
-                    code = self._execute(event, log)
+                code = self._execute(event)
             except OSError as error:
-                self._note(f"--notify: {self._words[0]} cannot be run: {error}")
+                self._note(f"it cannot be run: {error}")
                 continue
             what = f"had not ended after {COMMAND_S:g} s, and was killed" if code in (-9, 137) else f"ended with exit code {code}"
             if code:
-                self._note(f"--notify: {self._words[0]} {what} (event {event['event']}; output: {LOG})")
+                self._note(f"{self._spec.notify.partition(' ')[0]} {what} (event {event['event']}; output: {LOG})")
 
-    def _execute(self, event: dict[str, Any], log: IO[bytes]) -> int:
+    def _execute(self, event: dict[str, Any]) -> int:
         """The exit code of the command. `timeout` ends it with all that it has started, also if orch has ended meanwhile."""
-        return subprocess.run(
-            ("timeout", "-s", "KILL", f"{COMMAND_S:g}", *self._words),
-            input=json.dumps(event).encode() + b"\n",
-            cwd=self._spec.workdir if os.path.isdir(self._spec.workdir) else None,
-            env={**os.environ, "ORCH_EVENT": event["event"]},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS),  # the end of a run holds them back
-            check=False,
-        ).returncode
+        with self._log() as log:
+            return subprocess.run(
+                ("timeout", "-s", "KILL", f"{COMMAND_S:g}", "sh", "-c", self._spec.notify),
+                input=json.dumps(event).encode() + b"\n",
+                cwd=self._spec.workdir if os.path.isdir(self._spec.workdir) else None,
+                env={**os.environ, "ORCH_EVENT": event["event"]},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS),  # the end of a run holds them back
+                check=False,
+            ).returncode
 
     def _note(self, text: str) -> None:
-        self._problem = self._problem or text
         # Where the disk is full, or the directory is gone, the note on the screen remains.
-        with contextlib.suppress(OSError), open(self._run.path / LOG, "ab", opener=private_opener) as log:
-            log.write(f"orch: {text}\n".encode(errors="replace"))
-
-    def _tell_problem(self) -> None:
-        if self._problem and not self._has_told:
+        with contextlib.suppress(OSError), self._log() as log:
+            log.write(f"orch: --notify: {text}\n".encode(errors="replace"))
+        if not self._has_told:
             self._has_told = True
-            self._viewer.say(f"note: {self._problem}")
+            self._viewer.say(f"note: --notify: {text}")
+
+    def _log(self) -> IO[bytes]:
+        return open(self._run.path / LOG, "ab", opener=private_opener)

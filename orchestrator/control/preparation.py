@@ -165,7 +165,9 @@ class Preparation:
             remedy = f"is that machine overloaded, or its disk stuck? {where}"
             what = f"its agent has started and has not answered for {reaching.answer_s:g} s"
             raise NotReachedError(Diagnosis(what, remedy)) from None
-        if why := _misfit(placed.spec, facts):
+        wanted, there = placed.spec.call.partition(":")[0], facts.python_version
+        if wanted and not there.startswith(f"{wanted}."):
+            why = f"the function is code of Python {wanted}, and {facts.python} is Python {there}; choose another Python with python="
             facts = replace(facts, problems=(*facts.problems, why))
         self._agents.facts[link.host.name] = facts
         self._on_event(facts)
@@ -331,14 +333,6 @@ def _tell(unfit: Mapping[str, str], failures: Mapping[str, Diagnosis]) -> str:
     for name, why in failures.items():
         by_remedy.setdefault(why.remedy, []).append(unfit[name])
     return "\n".join(line for remedy, lines in by_remedy.items() for line in (*lines, *([f"fix: {remedy}"] if remedy else [])))
-
-
-def _misfit(spec: ClusterSpec, facts: messages.HostReady) -> str:
-    """Why the Python of a host cannot run the function of the run; empty if it can, or there is no function."""
-    wanted, there = spec.call.partition(":")[0], facts.python_version
-    if not wanted or there.startswith(f"{wanted}."):
-        return ""
-    return f"the function is code of Python {wanted}, and {facts.python} is Python {there}; choose another Python with python="
 
 
 def _has_replicas(spec: ClusterSpec, strategy: Strategy) -> bool:

@@ -22,7 +22,7 @@ from .run_directory import RunDir
 from .run_progress import read_cluster
 from .run_store import LATEST, name_of
 from .text.event_messages import describe_outcome
-from .text.format import aligned, cut, describe_moment, describe_seconds, iso_times
+from .text.format import aligned, cut, describe_moment, describe_seconds
 from .text.lines import clean
 from .text.run_table import LONGEST_REASON, describe_failure
 
@@ -208,29 +208,21 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def wide_table(runs: Sequence[RunSummary], names: Sequence[str], width: int | None = None) -> str:
-    """A line for each run, with a column for each of these values."""
-    rows = [("RUN", "STATE", "TOOK", *names)]
-    for run in runs:
-        found, took = run.values or {}, describe_seconds(run.took_s) if run.took_s is not None else ""
-        rows.append((run.run, run.state or "?", took, *(describe_number(found[name]) if name in found else "" for name in names)))
-    return "\n".join(cut(aligned(rows, right=range(2, len(rows[0]))), width))
-
-
-def csv_text(runs: Sequence[RunSummary], names: Sequence[str]) -> str:
-    """The same for programs and spreadsheets, with whole numbers. Without names: all values of all runs."""
+def sweep(runs: Sequence[RunSummary], names: Sequence[str], width: int | None = None, *, as_csv: bool = False) -> str:
+    """A line for each run, with a column for each of these values, or for all. CSV has whole numbers, for programs and spreadsheets."""
+    values = [run.values or {} for run in runs]
+    names = names or [*dict.fromkeys(name for found in values for name in found)]
+    rows: list[list[Any]] = [
+        [run.run, run.state or "?", run.took_s, *(found.get(name, "") for name in names)] for run, found in zip(runs, values, strict=True)
+    ]
+    if not as_csv:
+        shown = [(*row[:2], "" if row[2] is None else describe_seconds(row[2]), *map(describe_number, row[3:])) for row in rows]
+        return "\n".join(cut(aligned([("RUN", "STATE", "TOOK", *names), *shown], right=range(2, 3 + len(names))), width))
     import csv  # most tables are looked at
     import io
 
-    every = [run.values or {} for run in runs]
-    names = names or list(dict.fromkeys(name for found in every for name in found))
     file = io.StringIO()
-    lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(("run", "state", "exit_code", "started_at", "took_s", *names))
-    for run, found in zip(runs, every, strict=True):
-        started = iso_times({"at": run.started_at})["at"] if run.started_at else ""
-        facts = (run.run, run.state, (run.result or {}).get("exit_code", ""), started, "" if run.took_s is None else round(run.took_s, 3))
-        lines.writerow((*facts, *(found.get(name, "") for name in names)))
+    csv.writer(file, lineterminator="\n").writerows([("run", "state", "took_s", *names), *rows])
     return clean(file.getvalue())  # a terminal may show it
 
 

@@ -17,7 +17,7 @@ from ..values.excerpts import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import CodeType, TracebackType
     from typing import Any
 
@@ -100,10 +100,13 @@ def message(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def show_kept_lines() -> None:
-    """Have Python's own hook also print lines of code that `linecache` alone has, as Python 3.13 does by itself."""
-    import traceback  # while the program's own files do not hide it
+def keep_lines(sources: Mapping[str, str]) -> None:
+    """Show the lines of code that has no file here, by its name, in tracebacks and to AutoGraph, as Python 3.13 does by itself."""
+    import linecache  # while the program's own files do not hide them
+    import traceback
 
+    # Without a time, no one looks for the file.
+    linecache.cache.update({name: (len(text), None, text.splitlines(keepends=True), name) for name, text in sources.items()})
     sys.__excepthook__ = sys.excepthook = traceback.print_exception
 
 

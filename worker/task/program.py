@@ -28,25 +28,22 @@ def _prepare_script(target: str, args: list[str]) -> Callable[[], None]:
 
 def _prepare_notebook(path: str) -> Callable[[], None]:
     """The cells of a notebook as one program, each under a name of its own, such as ``/w/guide.ipynb cell 3``."""
-    import linecache  # before the directory of the notebook is in `sys.path`
-
     from ..values import notebook_cells
     from . import failure
 
+    with open(path, "rb") as file:
+        cells = {f"{path} {cell.name}": cell for cell in notebook_cells.parts(path, file.read())}
+    failure.keep_lines({name: cell.source.decode("utf-8", "replace") for name, cell in cells.items()})
+
     def run() -> None:
-        with open(path, "rb") as file:
-            cells = notebook_cells.parts(path, file.read())
         main = new_main()
         main.__file__ = path
         main.display = print  # type: ignore[attr-defined]  # a function of Jupyter
-        failure.show_kept_lines()
-        for cell in cells:
+        for name, cell in cells.items():
             if cell.file:  # in one step, because another task may import the file
                 with open(f"{cell.file}.{os.getpid()}", "w", encoding="utf-8") as written:
                     written.write(cell.text)
                 os.replace(written.name, cell.file)
-            name = f"{path} {cell.name}"
-            linecache.cache[name] = (len(cell.source), None, cell.source.decode("utf-8", "replace").splitlines(keepends=True), name)
             exec(compile(cell.source, name, "exec", dont_inherit=True), main.__dict__)
 
     return run

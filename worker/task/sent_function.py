@@ -36,16 +36,13 @@ MOST_BYTES = 16_000_000
 def serve(call: str) -> None:
     """Run the function, and leave its value, or its exception, in the task's directory. An exception leaves this function, too."""
     import base64
-    import linecache
     import zlib
 
     from .program import new_main
 
     packed = pickle.loads(zlib.decompress(base64.b64decode(call.partition(":")[2])))
     _provide("cloudpickle", packed["cloudpickle"])
-    # The files may not be here: tracebacks and AutoGraph find their lines all the same. Without a time, no one looks for the file.
-    linecache.cache.update({name: (len(text), None, text.splitlines(keepends=True), name) for name, text in packed["sources"].items()})
-    failure.show_kept_lines()
+    failure.keep_lines(packed["sources"])
     find_modules()
     new_main()
     log_dir = os.environ["ORCH_LOG_DIR"]
@@ -66,11 +63,9 @@ def serve(call: str) -> None:
 
 def _provide(name: str, source: str) -> None:
     """Have this process import this source as ``NAME.NAME`` and as NAME: the other side's release, which has made what is read here."""
-    package, inside = ModuleType(name), ModuleType(f"{name}.{name}")
-    package.__path__ = []
-    sys.modules.update({name: package, inside.__name__: inside})
-    exec(compile(source, f"{name}/{name}.py", "exec"), vars(inside))
-    vars(package).update({key: value for key, value in vars(inside).items() if not key.startswith("__")}, **{name: inside})
+    module = sys.modules[name] = sys.modules[f"{name}.{name}"] = ModuleType(f"{name}.{name}")
+    exec(compile(source, f"{name}/{name}.py", "exec"), vars(module))
+    setattr(module, name, module)
 
 
 def find_modules() -> None:

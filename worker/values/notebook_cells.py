@@ -52,30 +52,26 @@ def _translate(name: str, text: str) -> Cell:
         if not _RUNS.match(first):
             return Cell(name, b"", left_out=(f"{name}: {first}",))
         text = f"#{text}"
-    done, left_out = "", list[str]()
-    for number, line in enumerate(text.split("\n"), 1):
-        words, indent = line.strip(), line[: len(line) - len(line.lstrip())]
-        if _MAGIC.match(words) and _begins_statement(done, indent):
-            if env := _ENV.match(words):
-                words = f"__import__('os').environ[{env[1]!r}] = {env[2]!r}"
-            elif words.startswith("%time "):
-                words = words[6:]
-            elif _INSTALLS.match(words):
-                raise ValueError(f"it installs a package ({name}, line {number}: {words}): install it first, and tag the cell {SKIP}")
-            else:
-                left_out += [] if _NEEDLESS.match(words) else [f"{name}, line {number}: {words}"]
-                words = f"pass  # {words}"
-            line = indent + words
-        done += f"{line}\n"
-    return Cell(name, done.encode("utf-8", "surrogatepass"), left_out=tuple(left_out))
+    lines, left_out = [*re.split("\r\n?|\n", text), ""], list[str]()
+    while number := _line_for_jupyter(lines):
+        words = lines[number - 1].strip()
+        if env := _ENV.match(words):
+            made = f"__import__('os').environ[{env[1]!r}] = {env[2]!r}"
+        elif words.startswith("%time "):
+            made = words[6:]
+        elif _INSTALLS.match(words):
+            raise ValueError(f"it installs a package ({name}, line {number}: {words}): install it first, and tag the cell {SKIP}")
+        else:
+            left_out += [] if _NEEDLESS.match(words) else [f"{name}, line {number}: {words}"]
+            made = f"pass  # {words}"
+        lines[number - 1] = lines[number - 1].replace(words, made)
+    return Cell(name, "\n".join(lines).encode(), left_out=tuple(left_out))
 
 
-def _begins_statement(before: str, indent: str) -> bool:
-    """True if a statement may follow here: not inside of a text, of brackets, or of a statement that goes on."""
+def _line_for_jupyter(lines: list[str]) -> int:
+    """The number of the first line that is no Python, but for Jupyter; 0: there is none. In a text or in brackets, a line is Python."""
     try:
-        ast.parse(f"{before}{indent}pass\n")
+        ast.parse("\n".join(lines))
     except SyntaxError as error:
-        return "expected 'except'" in error.msg  # in the body of a try
-    except ValueError:
-        return False
-    return True
+        return error.lineno if error.lineno and _MAGIC.match(lines[error.lineno - 1].strip()) else 0
+    return 0

@@ -165,10 +165,8 @@ def _print_runs(
             _tell_unknown("a value", name, known)
     if form == "json":
         print_json([asdict(one) for one in runs])
-    elif form == "csv":
-        click.echo(run_list.csv_text(runs, columns), nl=False)
-    elif columns and runs:
-        click.echo(run_list.wide_table(runs, columns, _width()))
+    elif form == "csv" or (columns and runs):
+        click.echo(run_list.sweep(runs, columns, _width(), as_csv=form == "csv").rstrip("\n"))
     else:
         ids = [one.run_id for one in found]
         click.echo(run_list.table(runs, time.time(), _width(), ids, first=sort or "") if runs else f"there is no run in {home}")

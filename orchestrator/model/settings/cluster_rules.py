@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from worker.settings.keras_settings import LEGACY, is_legacy
@@ -104,21 +103,6 @@ def _saves_before_the_end(draft: Draft) -> Iterator[Complaint]:
         yield "timeouts.save_before_s", f"save_before_s is {before_s:g} s, and the run takes {run_s:g} s at most", "make it shorter"
 
 
-_OF_SHELLS = frozenset({"|", "&&", "||", "&", ">", ">>", "<", "2>&1"})
-
-
-def _notify_is_a_command(draft: Draft) -> Iterator[Complaint]:
-    try:
-        words = shlex.split(draft.given.get("notify", ""))
-    except ValueError as error:
-        yield "notify", f"notify: is no command: {error}", "write it as in a shell: close each quote"
-        return
-    if "notify" in draft.given and not words:
-        yield "notify", "notify: names no command", "write a program, and its arguments: ./tell.sh"
-    if operator := next((word for word in words if word in _OF_SHELLS or word.endswith(";")), ""):
-        yield "notify", f"notify: no shell reads {operator!r}", "write sh -c 'COMMAND', or a file: ./tell.sh"
-
-
 def _elastic(draft: Draft) -> Iterator[Complaint]:
     least, most = draft.least_workers, draft.counts.get("worker", 0)
     if not least:
@@ -147,7 +131,6 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Draft], Iterable[Complaint]]], ...
     (("tensorboard", "network"), _tensorboard_can_be_reached),
     (("keras", "defaults"), _one_keras),
     (("prepare",), _prepare_is_whole),
-    (("notify",), _notify_is_a_command),
     (("timeouts", "backend"), _saves_before_the_end),
     ((*_COUNTS, "restart", "input"), _elastic),
     (_COUNTS, lambda draft: draft.strategy.complaints(draft.counts)),

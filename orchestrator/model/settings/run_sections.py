@@ -278,8 +278,8 @@ class ClusterSpec:
     )
     notify: str = setting(
         "",
-        "A command to run at each event of the run (started, attempt_failed, preempted, note, ended), with the event as JSON on stdin. "
-        "It runs where orch runs, without a shell.",
+        "A shell command to run at each event of the run (started, attempt_failed, preempted, note, ended), with the event as JSON on "
+        "stdin. It runs where orch runs.",
         example="./tell.sh",
         words="no command",
         flag="--notify",

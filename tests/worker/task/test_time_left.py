@@ -14,8 +14,8 @@ from worker.task.observe.time_left import FitProgress, Pace
 def test_a_pace_is_known_after_some_windows_without_the_first() -> None:
     pace = Pace()
     assert pace.mark(0.0, 1) is None
-    found = [pace.mark(20.0 + seconds, 1 + 10 * seconds) for seconds in range(6)]  # the first window has the tracing: 20 s
-    assert found == [None, None, None, pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.1)]
+    found = [pace.mark(20.0 + seconds, 1 + 10 * seconds) for seconds in range(1, 7)]  # the first window has the tracing: 21 s
+    assert found == [None] * 4 + [pytest.approx(0.1)] * 2
 
 
 def test_a_pace_is_not_told_in_the_first_seconds_and_begins_again_with_the_loop() -> None:

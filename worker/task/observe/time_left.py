@@ -12,30 +12,26 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-WINDOW_S, LEAST, MOST = 1.0, 3, 60
-"""The shortest window in seconds; how many are needed for a pace; and over how many of the newest ones it is taken."""
-LEAST_S = 5.0
-"""The pace is not told before."""
+WINDOW_S, LEAST, MOST = 1.0, 5, 60
+"""The shortest window in seconds; how many windows are needed for a pace; and over how many of the newest ones it is taken."""
 
 
 class Pace:
     """Seconds per step, over the newest windows of steps."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._marks: deque[tuple[float, float]] = deque(maxlen=MOST + 1)
         """The seconds and the steps at the ends of windows."""
-        self._began: float | None = None
 
     def mark(self, seconds: float, step: float) -> float | None:
         """So many steps took so many seconds by now. Returns the pace; None: it is not known yet."""
-        if self._began is None or (self._marks and step < self._marks[-1][1]):  # also a loop that begins again
+        if self._marks and step < self._marks[-1][1]:  # a loop that begins again
             self._marks.clear()
-            self._began = seconds
-        elif seconds - (self._marks[-1][0] if self._marks else self._began) >= WINDOW_S and (not self._marks or step > self._marks[-1][1]):
+        if not self._marks or (seconds - self._marks[-1][0] >= WINDOW_S and step > self._marks[-1][1]):
             self._marks.append((seconds, step))
-        if len(self._marks) <= LEAST or seconds - self._began < LEAST_S:
+        if len(self._marks) <= LEAST:
             return None
-        (first_s, first), (last_s, last) = self._marks[0], self._marks[-1]
+        (first_s, first), (last_s, last) = self._marks[1], self._marks[-1]
         return (last_s - first_s) / (last - first)
 
 
@@ -44,16 +40,15 @@ class FitProgress:
 
     def __init__(self, fit: int, *, may_stop: bool) -> None:
         self._fit, self._may_stop, self._pace = fit, may_stop, Pace()
-        self._seconds = self._steps = 0.0
-        self._extras: list[float] = []
-        """Seconds between the last step of an epoch and the next epoch: validation, saves, callbacks."""
+        self._epochs, self._seconds, self._steps, self._extra_s = 0, 0.0, 0, 0.0
+        """Of the epochs that have ended: the number, the seconds of steps, the steps, and all other seconds (validation, saves)."""
         self.steps: int | None = None
         """The steps of an epoch; None: the data do not say, and no epoch has ended."""
 
     def end_epoch(self, steps: int, trained_s: float, whole_s: float) -> None:
         """An epoch has had so many steps, which took `trained_s` seconds of its `whole_s`."""
-        self._seconds, self._steps = self._seconds + trained_s, self._steps + steps
-        self._extras.append(max(0.0, whole_s - trained_s))
+        self._epochs, self._seconds, self._steps = self._epochs + 1, self._seconds + trained_s, self._steps + steps
+        self._extra_s += max(0.0, whole_s - trained_s)
         self.steps = self.steps or steps or None
 
     def tell(self, params: Mapping[str, Any], epoch: int, step: int, trained_s: float) -> dict[str, Any]:
@@ -70,9 +65,8 @@ class FitProgress:
         done = (epoch - 1) * self.steps + min(step, self.steps)
         said: dict[str, Any] = {"fit": self._fit, "fraction": round(done / (epochs * self.steps), 4)}
         if pace is not None:
-            extra = sum(self._extras[-MOST:]) / len(self._extras[-MOST:]) if self._extras else 0.0
-            left_s = (epochs * self.steps - done) * pace + extra * (epochs - epoch + 1)
-            hedge = "at most" if self._may_stop else "" if self._extras else "about"
+            left_s = (epochs * self.steps - done) * pace + self._extra_s / max(1, self._epochs) * (epochs - epoch + 1)
+            hedge = "at most" if self._may_stop else "" if self._epochs else "about"
             said |= {"left_s": round(left_s, 1), "step_s": round(pace, 6), "hedge": hedge}
         return said
 
