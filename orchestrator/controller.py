@@ -89,12 +89,13 @@ def run(
     that only runs this run. `owner`: the parent of this process, with which the run ends. `former`: the state in which another controller
     left the run. `is_submitted`: this is the job of an engine.
     """
+    rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former, _find_report), now()
+    error = notices = None
     if start.spec.notify:
         from .control.notices import Notices  # most runs tell no one
 
-        viewer = Notices(start, viewer)
-    rundir, supervisor, started_at = start.run, Supervisor(start, viewer, former, _find_report), now()
-    error: OrchError | None = None
+        notices = Notices(start, viewer.say)
+        supervisor.listeners.append(notices.on_event)
     try:
         rundir.hold()
         rundir.lock.sign()
@@ -110,7 +111,8 @@ def run(
     else:
         _write_verdict(rundir, verdict, supervisor)
     rundir.close()  # `orch wait` and `ps` need not wait until the end is shown
-    viewer.on_end(verdict)
+    if notices is not None:
+        notices.on_end(verdict)
     return Ended(rundir, supervisor.cluster, verdict, error)
 
 

@@ -1,7 +1,7 @@
 """``notify:`` a command of the user's that is told what happens in a run: one JSON object on stdin, one event at a time.
 
 The commands run in a thread, so no event of the run waits for them. None changes how the run ends: a command that fails, hangs or is
-missing is a line of `notify.log`, and the first one also a note on the screen, which any thread may write (`Messages.say`).
+missing is a line of `notify.log`, and the first one also a note on the screen.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import queue
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ from worker.machine.clock import now, patience
 from ..model.state import events
 from ..model.state.cluster import Cause, Cluster, Phase, Verdict
 from ..record.run_files import private_opener
-from ..record.text.event_messages import Messages, describe_outcome, headline
+from ..record.text.event_messages import describe_outcome, headline
 from ..record.text.format import iso_times
 from .signals import ENDINGS
 from .starting import RunStart
@@ -35,11 +36,11 @@ MOST_WAITING = 20
 LOG = "notify.log"
 
 
-class Notices(Messages):
-    """The viewer of a run with ``notify:``, around the viewer that shows the run. The commands run in the order of the events."""
+class Notices:
+    """What a run with ``notify:`` tells. The commands run in the order of the events. `say`: shows the user a line, in any thread."""
 
-    def __init__(self, start: RunStart, viewer: Messages) -> None:
-        self._run, self._spec, self._viewer = start.run, start.spec, viewer
+    def __init__(self, start: RunStart, say: Callable[[str], None]) -> None:
+        self._run, self._spec, self._say = start.run, start.spec, say
         self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         """The events that have no command yet; None behind the last one."""
         self._has_told = False
@@ -47,14 +48,7 @@ class Notices(Messages):
         self._thread = threading.Thread(target=self._serve, name="orch-notify", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
-        self._viewer.say(text)
-
-    def on_output(self, task: str, attempt: int, stream: str, size: int) -> None:
-        self._viewer.on_output(task, attempt, stream, size)
-
     def on_event(self, before: Cluster, after: Cluster, event: events.Event) -> None:
-        self._viewer.on_event(before, after, event)
         if len(after.past) > len(before.past):
             past = after.past[-1]
             self._put("attempt_failed", past.attempt, event.at, headline(past.cause) if past.cause else "", past.cause)
@@ -115,7 +109,7 @@ class Notices(Messages):
             log.write(f"orch: --notify: {text}\n".encode(errors="replace"))
         if not self._has_told:
             self._has_told = True
-            self._viewer.say(f"note: --notify: {text}")
+            self._say(f"note: --notify: {text}")
 
     def _log(self) -> IO[bytes]:
         return open(self._run.path / LOG, "ab", opener=private_opener)

@@ -60,7 +60,7 @@ class Supervisor:
         self, start: RunStart, viewer: Messages, former: Cluster | None = None, on_ending: Callable[[], object] = lambda: None
     ) -> None:
         """`former`: the state in which another controller left the run. `on_ending`: is called while the first tasks end."""
-        self._given, self._viewer = start, viewer
+        self._given, self.listeners = start, [viewer.on_event]
         self.cluster = former or Cluster()
         self._launching: asyncio.Task[None] | None = None
         self._deadline = DeadlineTimer(lambda: deadlines.next_deadline(self.cluster), self._tick)
@@ -238,7 +238,8 @@ class Supervisor:
         before = self.cluster
         self.cluster, actions = lifecycle.step(before, event)
         self._journal.keep(self.cluster, event.at)
-        self._viewer.on_event(before, self.cluster, event)
+        for tell in self.listeners:
+            tell(before, self.cluster, event)
         for action in actions:
             self._perform(self.cluster, action)
         is_stopping = self.cluster.phase is Phase.STOPPING and before.phase is not Phase.STOPPING

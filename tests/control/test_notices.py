@@ -115,8 +115,7 @@ def test_at_most_twenty_events_wait_and_the_last_one_always_does(tmp_path: Path,
         run=SimpleNamespace(run_id="a", path=tmp_path / "run"), spec=SimpleNamespace(notify=COMMAND, name="a", workdir=str(tmp_path))
     )
     said: list[str] = []
-    viewer: Any = SimpleNamespace(say=said.append, on_event=lambda *_: None)
-    told = notices.Notices(start, viewer)
+    told = notices.Notices(start, said.append)
     begun = replace(Cluster(), phase=Phase.RUNNING)
     note = partial(told.on_event, begun, begun)
     note(events.RunNoted("0", 1.0))

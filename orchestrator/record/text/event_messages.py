@@ -12,7 +12,7 @@ from ...model.cause.exit_status import describe_code
 from ...model.policy import not_finite, restarts
 from ...model.policy.readiness import describe_gone, describe_rest, describe_serving
 from ...model.state import events
-from ...model.state.cluster import Cause, Cluster, Outcome, Phase, Saving, Verdict
+from ...model.state.cluster import Cause, Cluster, Outcome, Phase, Saving
 from ...model.strategies import named
 from ...model.task_names import group_tasks
 from .format import describe_seconds
@@ -43,9 +43,6 @@ class Messages:
         text = describe_event(before, after, event)
         if text is not None:
             self.say(text)
-
-    def on_end(self, verdict: Verdict) -> None:
-        """The run is over, and its verdict is written."""
 
 
 def _describe_plan(cluster: Cluster) -> str:
