@@ -42,8 +42,8 @@ class MetricsFile:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         has_told = False
         for path in self._path.parent.glob("orch-*.prom"):
-            run = RunDir(self._start.run.path.with_name(path.stem.removeprefix("orch-")))
-            with contextlib.suppress(OSError, OrchError):
+            with contextlib.suppress(OSError, OrchError, ValueError):  # no name of a run
+                run = RunDir(self._start.run.path.with_name(path.stem.removeprefix("orch-")))
                 if run.path.is_dir() and not run.is_alive():
                     path.unlink()
         while not self._over.is_set():

@@ -67,10 +67,11 @@ def test_the_file_of_a_killed_run_is_removed_by_the_next_and_no_other(
     foreign = prom / "orch-costs.prom"
     foreign.write_text("orch_costs 1\n")
     (prom / "orch-pipe.prom").symlink_to(foreign)
+    (prom / "orch-.prom").touch()
     (tmp_path / "go").touch()
     orch(*UP, "--name", "third", check=0)
     lives.wait(60, 0)
-    assert {*os.listdir(prom)} == {"orch-costs.prom", "orch-pipe.prom"}
+    assert {*os.listdir(prom)} == {"orch-costs.prom", "orch-pipe.prom", "orch-.prom"}
     assert own.name not in os.listdir(prom)
 
 

@@ -31,11 +31,12 @@ def _prepare_notebook(path: str) -> Callable[[], None]:
     from ..values import notebook_cells
     from . import failure
 
-    with open(path, "rb") as file:
-        cells = {f"{path} {cell.name}": cell for cell in notebook_cells.parts(path, file.read())}
-    failure.keep_lines({name: cell.source.decode("utf-8", "replace") for name, cell in cells.items()})
+    failure.keep_lines({})  # its imports, before the directory of the notebook is in `sys.path`
 
     def run() -> None:
+        with open(path, "rb") as file:
+            cells = {f"{path} {cell.name}": cell for cell in notebook_cells.parts(path, file.read())}
+        failure.keep_lines({name: cell.source.decode("utf-8", "replace") for name, cell in cells.items()})
         main = new_main()
         main.__file__ = path
         main.display = print  # type: ignore[attr-defined]  # a function of Jupyter
