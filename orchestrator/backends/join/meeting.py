@@ -27,7 +27,7 @@ from . import pmi, pmix
 
 TELL_S = 10.0
 """How often a node says what it waits for."""
-PUBLISH_S, LOOK_S = 5.0, 0.5
+PUBLISH_S, LOOK_S = 5.0, 2.0
 """How long an answer of the launcher is waited for, before node 0 waits for the others, and before another node looks again."""
 
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 
 LIBRARY = "libpmix.so.2"
-GLOBAL, STRING = 3, 3
-"""The scope, and the type, of the text."""
+SCOPE, STRING = ctypes.c_uint8(3), 3
+"""All ranks; and the type of the text."""
 KEY = ctypes.create_string_buffer(b"orch", 512)
 PAUSE_S = 0.5
 NONE = None, ctypes.c_size_t(0)
@@ -54,7 +54,7 @@ def main() -> None:
         sys.exit(f"PMIx_Init ends with {code}")
     try:
         if me.rank == 0:
-            pmix.PMIx_Put(ctypes.c_uint8(GLOBAL), KEY, ctypes.byref(Value(STRING, sys.stdin.buffer.read())))
+            pmix.PMIx_Put(SCOPE, KEY, ctypes.byref(Value(STRING, sys.stdin.buffer.read())))
             pmix.PMIx_Commit()
         while pmix.PMIx_Get(ctypes.byref(Process(me.job, 0)), KEY, *NONE, ctypes.byref(found)):
             time.sleep(PAUSE_S)
