@@ -166,6 +166,16 @@ def test_who_does_not_fit_is_told_why_and_the_run_goes_on(nodes: Callable[..., N
     assert _codes([first, second, third]) == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("words", "codes"), [((), [2, 2]), (("-n", "3"), [0, 0])])
+def test_nodes_with_unlike_slots_need_the_number_of_workers(nodes: Callable[..., Nodes], words: tuple[str, ...], codes: list[int]) -> None:
+    made = nodes(SHORT)
+    each = [("--nodes", "2", "--node-index", str(number), "--set", f"backend.slots={2 - number}", *words) for number in range(2)]
+    pair = [made.start(number, *each[number]) for number in range(2)]
+    assert _codes(pair) == codes
+    assert ("the nodes have unlike numbers of slots" in pair[0].err, "give the number of workers, -n N" in pair[0].err) == (not words,) * 2
+    assert len({*re.findall(r"seen (\S+)", pair[0].out)}) == (3 if words else 0)
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
