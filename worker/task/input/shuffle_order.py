@@ -221,6 +221,8 @@ def in_one_order(dataset: Any, strategy: Any) -> Any:
     if not ((is_shared or is_kept()) and isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly()):
         return dataset
     policy = dataset.options().experimental_distribute.auto_shard_policy.name
+    if is_shared and policy == "FILE":
+        recorder.note_files(failure.calling_line())
     is_shared = is_shared and policy not in ("OFF", "FILE")
     if not (is_shared or is_kept()):
         return dataset
