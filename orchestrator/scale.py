@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from worker.protocol.step_sums import StepSums
 from worker.protocol.task_files import SCALE
 from worker.settings.checkpoint_settings import CheckpointSettings
 from worker.settings.verify_settings import ScaleSettings, VerifySettings
@@ -20,7 +21,7 @@ from worker.values.words import count_of
 from .api import check_script, start
 from .backends import load
 from .backends.warm_process import one_import
-from .checks.scaling import ALL, EACH, LIKE, Row, Size, answer, measured_s, size_of, way_of
+from .checks.scaling import ALL, EACH, LIKE, Size, answer, measured_s, size_of, way_of
 from .errors import OrchError, UsageError
 from .handle import Run, RunFailed
 from .model.settings import ClusterSpec
@@ -115,16 +116,17 @@ def _of_size(spec: ClusterSpec, workers: int, argument: str, batch: int) -> Clus
     return replace(spec, name=f"{spec.name}-{workers}"[-40:].lstrip("-_."), tasks=tasks, program=program)
 
 
-def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str, list[Row]]:
+def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str, list[StepSums]]:
     """Wait until all workers have been measured for long enough, or the program has ended."""
-    reader, rows = EventReader(run.run_dir), dict[str, list[Row]]()
+    reader, rows = EventReader(run.run_dir), dict[str, list[StepSums]]()
     limit, is_over = time.monotonic() + limit_s, False
     while True:
         is_over = not run.is_running  # what is read after this is all
         for event in reader.new():
-            if isinstance(event, TaskReported) and isinstance(row := event.values.get(SCALE), list):
+            if isinstance(event, TaskReported) and isinstance(told := event.values.get(SCALE), list):
+                row = StepSums(*told)
                 known = rows.setdefault(event.task, [])
-                if not known or row[0] > known[-1][0]:
+                if not known or row.time > known[-1].time:
                     known.append(row)
         least = min(map(measured_s, rows.values())) if len(rows) == workers else 0.0
         if is_over and (result := run.wait()).exit_code:
@@ -138,7 +140,7 @@ def _measure(run: Run, workers: int, seconds: float, limit_s: float) -> dict[str
             seen = f"orch saw steps of {len(rows)} of {count_of(workers, 'worker')}"
             raise OrchError(f"{seen} in {limit_s:g} s: --limit gives more time, worker.report(step=...) tells of steps; {run.run_dir}")
         time.sleep(_POLL_S)
-    if workers > 1 and not any(row[6] for found in rows.values() for row in found) and not _visible_gpus(run):
+    if workers > 1 and not any(row.messages for found in rows.values() for row in found) and not _visible_gpus(run):
         raise UsageError("the workers exchange nothing: each trains for itself. fix: build the model in the scope of worker.strategy()")
     return rows
 

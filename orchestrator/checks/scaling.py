@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from worker.protocol.step_sums import StepSums
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import bytes_of, count_of
 
 from ..model.policy.stragglers import milliseconds
 from ..record.text.format import aligned
 
-Row = Sequence[Any]
-"""What one task tells at one time. Sums: the time, steps, seconds in TensorFlow, those of them for its peers, those for input, elements of
-the batches, collectives (messages) and their bytes, and the time between epochs, which all of these leave out. Last a list of pairs, at
-most so many that rows overlap: a step, and the seconds for its peers until then."""
 PARTS = ("computing", "exchange", "waiting", "input", "Python")
 OWN = ("computing", "input", "Python")
 """Those that a worker has without the others."""
@@ -82,20 +79,20 @@ class Size:
         return sum(self.parts[part] for part in parts) / self.step
 
 
-def _measured(rows: Sequence[Row]) -> Sequence[Row]:
+def _measured(rows: Sequence[StepSums]) -> Sequence[StepSums]:
     """The rows after the warm-up."""
-    first = next((row for row in rows if row[1]), None)
-    warm = (at for at, row in enumerate(rows) if first and row[0] - first[0] >= WARM_S and row[1] - first[1] >= WARM_STEPS)
+    first = next((row for row in rows if row.steps), None)
+    warm = (at for at, row in enumerate(rows) if first and row.time - first.time >= WARM_S and row.steps - first.steps >= WARM_STEPS)
     return rows[next(warm, len(rows)) :]
 
 
-def measured_s(rows: Sequence[Row]) -> float:
+def measured_s(rows: Sequence[StepSums]) -> float:
     """The seconds after the warm-up; 0: too few steps."""
     found = _measured(rows)
-    return found[-1][0] - found[0][0] if found and found[-1][1] - found[0][1] >= FEWEST else 0.0
+    return found[-1].time - found[0].time if found and found[-1].steps - found[0].steps >= FEWEST else 0.0
 
 
-def size_of(tasks: Mapping[str, Sequence[Row]], **known: Any) -> Size:
+def size_of(tasks: Mapping[str, Sequence[StepSums]], **known: Any) -> Size:
     """What the rows of all tasks of one size tell. Each has been measured."""
     windows = {task: _measured(rows) for task, rows in tasks.items()}
     each = {task: _parts(rows[0], rows[-1]) for task, rows in windows.items()}
@@ -106,23 +103,28 @@ def size_of(tasks: Mapping[str, Sequence[Row]], **known: Any) -> Size:
     parts = {**mean, "exchange": exchange, "waiting": mean["peers"] - exchange}
     why = max(OWN, key=lambda part: each[slowest][part] - mean[part])
     changes = each[slowest]["peers"] - exchange > CHANGES * parts["waiting"]
-    totals = [sum((rows[-1][at] - rows[0][at]) / (rows[-1][1] - rows[0][1]) for rows in windows.values()) for at in (5, 6, 7, 8)]
-    examples, messages, size, between = totals[0], *(total / len(tasks) for total in totals[1:])
+
+    def of_step(name: str) -> float:
+        """What all workers together have added to a sum in a step."""
+        both = [(rows[0], rows[-1]) for rows in windows.values()]
+        return sum(((getattr(last, name) - getattr(first, name)) / (last.steps - first.steps) for first, last in both), 0.0)
+
+    messages, size, between = (of_step(name) / len(tasks) for name in ("messages", "bytes", "between"))
     step = mean["peers"] + sum(mean[part] for part in OWN)
-    found = Size(len(tasks), step, {part: parts[part] for part in PARTS}, examples, messages, size, between, **known)
+    found = Size(len(tasks), step, {part: parts[part] for part in PARTS}, of_step("examples"), messages, size, between, **known)
     return replace(found, slowest="" if changes else slowest, why=why, its=each[slowest][why], others=mean[why])
 
 
-def _parts(first: Row, last: Row) -> dict[str, float]:
-    seconds, steps, inside, peers, fetched = (last[at] - first[at] for at in range(5))
+def _parts(first: StepSums, last: StepSums) -> dict[str, float]:
+    seconds, steps, inside, peers, fetched = (now - then for now, then in zip(last[:5], first[:5], strict=True))
     found = {"peers": peers, "input": fetched, "Python": max(0.0, seconds - inside)}
     return {part: took / steps for part, took in {"computing": max(0.0, seconds - sum(found.values())), **found}.items()}
 
 
-def _exchange_of(windows: Sequence[Sequence[Row]]) -> float:
+def _exchange_of(windows: Sequence[Sequence[StepSums]]) -> float:
     """The seconds of a step for which each worker waits: between two steps that all tell, those of the worker that waits least."""
     told: list[dict[float, float]] = [
-        {step: waited for row in rows for step, waited in row[9] if rows[0][1] <= step <= rows[-1][1]} for rows in windows
+        {step: waited for row in rows for step, waited in row.waits if rows[0].steps <= step <= rows[-1].steps} for rows in windows
     ]
     steps = sorted(set.intersection(*map(set, told)))
     if len(steps) < 2:

@@ -12,7 +12,6 @@ from orchestrator.checks.scaling import (
     EACH,
     OTHER,
     UNKNOWN,
-    Row,
     Size,
     answer,
     bound_of,
@@ -22,11 +21,12 @@ from orchestrator.checks.scaling import (
     size_of,
     way_of,
 )
+from worker.protocol.step_sums import StepSums
 
 MB = 1e6
 
 
-def rows(workers: int, *, batch: float = 32, count: int = 40, **parts: Any) -> dict[str, list[Row]]:
+def rows(workers: int, *, batch: float = 32, count: int = 40, **parts: Any) -> dict[str, list[StepSums]]:
     """The rows of workers whose steps all take `compute + input + python` seconds; the last worker `slow` longer, or `slow_input`.
 
     `turns`: as `slow`, of another worker in each step.
@@ -37,20 +37,20 @@ def rows(workers: int, *, batch: float = 32, count: int = 40, **parts: Any) -> d
     exchange = (workers - 1) / workers * 2 * size / parts.get("rate", 1e9) + parts.get("hop", 0.0) * 2 * (workers - 1)
     wait = (slow + slow_input) * (workers > 1)
     step = compute + fetch + python + exchange + wait + turns * (workers > 1)
-    found = dict[str, list[Row]]()
+    found = dict[str, list[StepSums]]()
     for worker in range(workers):
         is_slow = worker == workers - 1 and workers > 1
         peers = exchange + (0.0 if is_slow else wait)
         own = (step, 1.0, step - python, peers, fetch + slow_input * is_slow, batch, 1.0 * (workers > 1), size * (workers > 1), 0.0)
         per_row = max(1, math.ceil(1 / step))  # a row a second
-        made, waited = list[Row](), 0.0
+        made, waited = list[StepSums](), 0.0
         for at in range(1, count + 1):
             marks = []
             for number in range(per_row * (at - 1), per_row * at):
                 waited += peers + turns * (number % workers != worker)
                 marks.append((number + 1, waited))
             row = [value * per_row * at for value in own]
-            made.append([*row[:3], waited, *row[4:], marks])
+            made.append(StepSums(*row, waits=marks)._replace(peers=waited))
         found[f"worker-{worker}"] = made
     return found
 
@@ -135,7 +135,7 @@ def test_the_warm_up_and_too_few_steps_are_left_out() -> None:
     slow = rows(1, compute=1.0)["worker-0"]
     assert measured_s(slow[:15]) == 0.0, "five steps of warm-up, and fewer than ten after"
     assert measured_s(slow[:16]) == pytest.approx(10.0)
-    cold = [[100 + row[0], 0.0, *row[2:]] for row in found[:9]] + [[110 + row[0], *row[1:]] for row in found]
+    cold = [row._replace(time=100 + row.time, steps=0.0) for row in found[:9]] + [row._replace(time=110 + row.time) for row in found]
     assert measured_s(cold) == pytest.approx(36.0), "until the first step all is compiled"
     assert measured_s([]) == 0.0
 
@@ -184,6 +184,5 @@ def test_a_bound_that_comes_with_more_workers_is_named() -> None:
 
 def test_time_between_epochs_is_told_where_it_is_long() -> None:
     found = rows(1, compute=0.05)
-    for row in found["worker-0"]:
-        row[8] = 0.02 * row[1]  # type: ignore[index]
+    found["worker-0"] = [row._replace(between=0.02 * row.steps) for row in found["worker-0"]]
     assert "left out: the time between epochs, with the validation: 20 ms for each step" in answer([size_of(found)])["text"]

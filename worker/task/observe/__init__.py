@@ -2,5 +2,5 @@
 
 `meetings` counts in TensorFlow what a task waits for, and `step_times` folds the counts into windows.
 
-May import: worker.protocol.task_files, worker.task.failure, worker.task.patches, worker.task.shared.
+May import: worker.protocol.step_sums, worker.protocol.task_files, worker.task.failure, worker.task.patches, worker.task.shared.
 """

@@ -1,6 +1,6 @@
 """Measures where the time of the steps goes, for `orch scale`. Meanwhile the program saves nothing, and `fit` goes on until orch ends it.
 
-A line of the task's reports has sums since the start of the program (`scaling.Row`), at most one a second. It is written at the end of a
+A line of the task's reports has sums since the start of the program (`StepSums`), at most one a second. It is written at the end of a
 graph, so that two lines are a whole number of steps apart. What is not in a graph, in a meeting or in the fetch of a batch is Python.
 On a GPU, a graph counts as over when the GPU has computed it. A line also has the wait for peers at single steps, the same in all workers.
 """
@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from ...protocol import task_files
+from ...protocol.step_sums import StepSums
 from .. import patches
 from ..patches.features import SCALE, SCALE_2
 from ..shared import shared
@@ -89,8 +90,8 @@ class Meter:
         self._marks.append((step, round(meetings.read()[2] - self._left_out[3], 6)))
 
     def _tell(self) -> None:
-        row = [round(now - left, 6) for now, left in zip(self._read(), self._left_out, strict=True)] + [round(self._left_out[0], 6)]
-        line = {"at": time.time(), task_files.SCALE: [*row, self._marks]}
+        sums = [round(now - left, 6) for now, left in zip(self._read(), self._left_out, strict=True)]
+        line = {"at": time.time(), task_files.SCALE: StepSums._make([*sums, round(self._left_out[0], 6), self._marks])}
         self._marks = self._marks[-MOST_MARKS:]
         reports.append(self._path, json.dumps(line).encode() + b"\n")
 
