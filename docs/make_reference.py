@@ -45,11 +45,6 @@ VARIABLES = """
 
 [spec.md](spec.md#what-a-script-can-use) lists the variables that orch sets in each task.
 """
-SET_BY_ORCH = {
-    *("verify.steps", "verify.word", "verify.batch_of", "scale.measure"),
-    *("backend.job", "backend.allocation", "checkpoints.resume_older", "function", "call"),
-}
-"""Keys of a `spec.yaml` that only orch writes."""
 
 
 def keys() -> Iterator[str]:
@@ -75,7 +70,7 @@ def _list(heading: str, around: str, found: dict[str, Setting], about: str = "")
 def _rows(around: str, found: dict[str, Setting]) -> Iterator[str]:
     """Each key with a heading of its own, for links and for the search of the site."""
     for name, key in found.items():
-        if around + name in SET_BY_ORCH:
+        if key.is_own:
             continue
         option = next((option for option in OPTIONS if option.path == around + name), None)
         flag = [key.flag.replace(" ", ", ")] if option and option.name not in SETTINGS_ALONE else []

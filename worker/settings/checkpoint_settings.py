@@ -53,6 +53,7 @@ class CheckpointSettings:
         (),
         "Directories with checkpoints of the runs that the resumed run has itself continued, the newest first. orch up --resume sets them.",
         example="[saves/train-20260101-110000-0123abcd]",
+        is_own=True,
     )
     order: str = setting(
         "",

@@ -47,6 +47,8 @@ class Setting:
     """A section whose keys stand in the mapping of this section itself, in place of a mapping of their own."""
     live: bool = False
     """``orch init`` writes the key without a comment sign."""
+    is_own: bool = False
+    """orch itself writes the key, into the spec that it keeps of a run: ``orch init`` and the reference leave it out."""
     everywhere: bool = False
     """The setting also reaches a program that is not Python, because the agent or an environment variable applies it."""
 

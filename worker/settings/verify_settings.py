@@ -18,6 +18,7 @@ class VerifySettings:
         example="5",
         words="0: the whole training",
         most=1000,
+        is_own=True,
     )
     before: int = setting(
         0,
@@ -26,9 +27,12 @@ class VerifySettings:
         words="0: no comparison",
         most=1000,
     )
-    word: str = setting("verify", "The word from which random numbers without a seed come.")
+    word: str = setting("verify", "The word from which random numbers without a seed come.", is_own=True)
     batch_of: int = setting(
-        0, "The number of workers that one process sees where it computes the size of a batch.", words="as many as there are"
+        0,
+        "The number of workers that one process sees where it computes the size of a batch.",
+        words="as many as there are",
+        is_own=True,
     )
 
 
@@ -38,4 +42,6 @@ class ScaleSettings:
 
     SHORTHAND = "measure"
 
-    measure: bool = setting(False, "Measure where the time of each step goes, save nothing, and let `fit` go on until orch ends it.")
+    measure: bool = setting(
+        False, "Measure where the time of each step goes, save nothing, and let `fit` go on until orch ends it.", is_own=True
+    )

@@ -231,8 +231,8 @@ class SlurmSettings(BackendSpec):
         "When Slurm queues the job again, which then continues in its run directory. preempted: after a preemption or the loss of a node; "
         "always: also when the time limit has ended it; no: never.",
     )
-    job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
-    allocation: tuple[NodeSpec, ...] = setting((), "The nodes of that allocation; orch sets this.", example="{n1: 2, n2: 2}", words="none")
+    job: str = setting("", "The job in whose allocation orch was started.", is_own=True, kind=_WORD, example="'4711'", words="none")
+    allocation: tuple[NodeSpec, ...] = setting((), "The nodes of that allocation.", is_own=True, example="{n1: 2, n2: 2}", words="none")
 
     @property
     def nodes_to_use(self) -> tuple[NodeSpec, ...]:
@@ -402,7 +402,7 @@ class JoinSettings(BackendSpec):
     slots: int | None = setting(
         None, "The number of tasks that each node takes.", example="8", words="the engine's processes or GPUs", least=1, most=MAX_SLOTS
     )
-    job: str = setting("", "The job in whose allocation orch was started; orch sets this.", kind=_WORD, example="'4711'", words="none")
+    job: str = setting("", "The job in whose allocation orch was started.", is_own=True, kind=_WORD, example="'4711'", words="none")
     lost_after_s: float = setting(20.0, "Seconds without a message after which a host counts as lost and its tasks end.", most=1_000_000)
 
     @property

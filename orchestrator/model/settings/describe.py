@@ -100,12 +100,12 @@ def json_schema() -> dict[str, Any]:
 
 
 def template() -> str:
-    """A valid orch.yaml with every key, its description and its default. Most keys are commented out."""
+    """A valid orch.yaml with every key of a user, its description and its default. Most keys are commented out."""
     head = (
         "# orch.yaml: a cluster for `orch up`. To set a key, remove the # in front of the key and of the key that contains it.\n"
         "# `orch plan` shows what the file means."
     )
-    blocks = ["\n".join(_block(name, key)) for name, key in root().keys.items()]
+    blocks = ["\n".join(_block(name, key)) for name, key in root().keys.items() if not key.is_own]
     return "\n\n".join([head, *blocks]) + "\n"
 
 
@@ -147,7 +147,7 @@ def _block(name: str, key: Setting, *, inside_comment: bool = False) -> Iterator
     commented = not key.live and not inside_comment
     lines = [f"{name}: {key.example}"]
     if not key.example and isinstance(key.kind, Struct):
-        parts = (_block(*item, inside_comment=commented or inside_comment) for item in key.kind.keys.items())
+        parts = (_block(*item, inside_comment=commented or inside_comment) for item in key.kind.keys.items() if not item[1].is_own)
         lines = [f"{name}:", *(f"  {line}" for part in parts for line in part)]
     yield from (f"#{line}" for line in lines) if commented else lines
 

@@ -167,7 +167,9 @@ class ProgramKeys:
         "The program that every task runs: a path, or a name that is looked up in PATH. The key args has its arguments.",
         example="./train.sh",
     )
-    function: str = setting("", "The name of the Python function that orchestrator.launch has sent, with call.", example="train")
+    function: str = setting(
+        "", "The name of the Python function that orchestrator.launch has sent, with call.", example="train", is_own=True
+    )
     args: tuple[str, ...] = setting((), "The arguments of every task.", example='["--epochs", "5"]')
 
 
@@ -222,7 +224,7 @@ class ClusterSpec:
         metavar="PATH",
     )
     """Also the Python of the agents. On hosts with `setup` or `code: ship` the default is a name, because the path may differ there."""
-    call: str = setting("", "The function that orchestrator.launch has sent, packed.", example="3.11:eJw=")
+    call: str = setting("", "The function that orchestrator.launch has sent, packed.", example="3.11:eJw=", is_own=True)
     env: Mapping[str, str] = setting({}, "", inline=DefaultsKey)
     serve: bool = setting(
         False, "Let orch run the TensorFlow server in worker and ps tasks. This is for a script that starts no server.", flag="--serve"
@@ -302,7 +304,7 @@ class ClusterSpec:
     wandb: bool = setting(False, "Make one W&B run of all attempts: the chief logs, and W&B is turned off in the others.", flag="--wandb")
     backend: BackendSpec = setting(LocalSettings(), "Where the tasks run.", kind=keys_of_all)
     verify: VerifySettings = setting(VerifySettings(), "A run of a few steps for `orch verify`: the number of steps, or a mapping as here.")
-    scale: ScaleSettings = setting(ScaleSettings(), "A run that is measured, for `orch scale`.")
+    scale: ScaleSettings = setting(ScaleSettings(), "A run that is measured, for `orch scale`.", is_own=True)
 
     @property
     def counts(self) -> dict[str, int]:
