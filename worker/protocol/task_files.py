@@ -33,6 +33,9 @@ SAVING = "saving"
 """What the training says of saves on order (task/checkpoints/save_orders.py): lines of a state of `frames.TaskSaves` and a step."""
 SAVE_ORDER = "save_order"
 """The newest order to the training, written by the agent, where there is a file SAVING: `save_order` makes its text."""
+SAVED_CODE = 42
+"""The exit code by which a program says that it has saved and wants to be started again, as TensorFlow's `PreemptionCheckpointHandler` does
+(tensorflow/python/distribute/failure_handling/failure_handling_util.py)."""
 ASK, SAVE, STOP = "ask", "save", "stop"
 """The words of an order: say the step and wait; save after this step; the SIGTERM that follows is orch's (task/checkpoints/save_orders)."""
 ORDER_BYTES = 32

@@ -9,10 +9,12 @@ import zlib
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 
+from worker.protocol.task_files import SAVED_CODE
+
 from ..settings import Restart
 from ..state.cluster import Cause, Cluster, Outcome, PastAttempt, Phase, Policy, TaskStatus
 
-PREEMPTED, _PREEMPTED_ON_GCE = 42, 143
+PREEMPTED, _PREEMPTED_ON_GCE = SAVED_CODE, 143
 """The exit codes of TensorFlow's `PreemptionCheckpointHandler` after it has saved: 143 on Google Compute Engine, 42 elsewhere
 (tensorflow/python/distribute/failure_handling/failure_handling.py and failure_handling_util.py). They request a restart. A task that
 SIGTERM has killed also has code 143, and requests nothing."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
+from worker.protocol.task_files import SAVED_CODE
 from worker.settings.declare import Setting, setting
 from worker.values.fast_dataclass import dataclass
 from worker.values.words import count_of
@@ -23,8 +24,6 @@ from .tree import Node
 
 Section: TypeAlias = "type[BackendSpec]"
 MAX_PODS = 1000
-SAVED = 42
-"""The exit code of a training that has saved itself and wants to be started again."""
 CODE_SECRETS = "Also copy files whose names are those of secrets, such as .env, id_rsa and *.pem; the page on security lists them."
 
 
@@ -420,7 +419,7 @@ class JoinSettings(BackendSpec):
         return {f"node-{number}": self.slots for number in range(self.nodes or 0)}
 
     def exit_code(self, code: int) -> int:
-        return int(self.requeue_code) if code == SAVED and self.requeue_code.isdecimal() else code
+        return int(self.requeue_code) if code == SAVED_CODE and self.requeue_code.isdecimal() else code
 
 
 BACKENDS: dict[str, Section] = {

@@ -24,13 +24,12 @@ import time
 from typing import Any, NoReturn
 
 from ...protocol import task_files
+from ...protocol.task_files import SAVED_CODE
 from .. import patches, sigterm
 from ..observe import reports
 from ..patches.features import SAVES
 
 Series = Any
-EXIT_CODE = 42
-"""The exit code by which a program says that it has saved and wants to be started again, as `PreemptionCheckpointHandler` does."""
 ORDER_S = 10.0
 """How long a training waits for an order, after it has said its step or that it got SIGTERM. Then it goes on, or ends."""
 MANIFEST_S = 60.0
@@ -110,8 +109,8 @@ def leave(series: Series, step: int) -> None:
         time.sleep(MANIFEST_POLL_S)
     if is_saved:
         _say("saved", step)
-        series.tell(f"{series.name} is saved at step {step}, because the run or one of its tasks is to end; exit code {EXIT_CODE}")
-    raise SystemExit(EXIT_CODE)
+        series.tell(f"{series.name} is saved at step {step}, because the run or one of its tasks is to end; exit code {SAVED_CODE}")
+    raise SystemExit(SAVED_CODE)
 
 
 def _names_later(step: int) -> bool:
