@@ -13,7 +13,7 @@ from ...formats import saves
 from ...values.words import count_of
 from ..context import context
 from ..input import distribute, input_policy, same_numbers, shuffle_order
-from ..observe import reports
+from ..observe import recorder, reports
 from ..patches import refusal
 from ..patches.import_hooks import print_once
 from ..strategy import strategy_builder
@@ -34,7 +34,7 @@ def place_of(directory: str | None, keep: int | None, strategy: Any) -> Place:
     """
     task = context()
     given = task.settings.checkpoints
-    base = directory or ""
+    base = "" if recorder.is_on() else directory or ""  # the steps of `orch verify` are no training to save, or to continue
     if not base and given.dir:
         base = saves.join(given.dir, task.run_id) if task.run_id else given.dir
     if not base and task.checkpoint_dir is not None:
