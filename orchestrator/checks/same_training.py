@@ -1,7 +1,7 @@
 """Compares the first steps of several workers with those of one process: are they the same training, and if not, what differs first?
 
 Rounding differs: sums of other parts round otherwise, and the optimizers make more of it from step to step. So a difference counts from
-`LIMIT` on, in later steps from `GROWTH` times as much for each step.
+`LIMIT` on, and from `GROWTH` times that of the steps before.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from worker.values.fast_dataclass import dataclass
 from worker.values.words import count_of, few
 
 from .training_rows import of_ends, of_rows
-from .training_steps import Difference, Numbers, World, add, place_of, ratio_of, relation, size
+from .training_steps import Difference, Numbers, World, add, line_of, place_of, ratio_of, relation, size
 
-LIMIT, GROWTH, MOST = 1e-3, 4.0, 0.05
+LIMIT, GROWTH, MOST = 1e-3, 10.0, 0.05
 HUGE = 100
 SMALL = 20
 """So many times as much is rounding in float16 and bfloat16."""
@@ -56,8 +56,8 @@ def compare(one: World, many: World, workers: int) -> Comparison:
     largest, wrong = 0.0, math.inf
     if not starts:
         for number in (number for number in numbers if number < others):
-            found, difference = _step(one, many, number)
-            if found and largest < ROUNDING and _is_of_rounding(one, many, number, found):
+            found, difference = _step(one, many, number, largest)
+            if found and largest < ROUNDING and _is_of_rounding(one, many, number, found, largest):
                 notes.append(f"in step {number} rounding chose another of nearly equal numbers: later steps are not compared")
                 break
             largest = max(largest, difference)
@@ -101,7 +101,7 @@ def _notes(one: World, many: World) -> list[str]:
     if drawn:
         lines = [place_of(line) for line in drawn if place_of(line)]
         where = f" ({few(lines, 3)})" if lines else ""
-        notes.append(f"random numbers for rows, such as those of Dropout{where}, were made the same; in a training they are others")
+        notes.append(f"random numbers for rows, such as those of Dropout{where}, are the same in both runs; a real training draws others")
     if many.first["is_small"]:
         notes.append(f"float16 and bfloat16 round: differences below {LIMIT * SMALL:.0%} do not count")
     if wrote:
@@ -112,7 +112,7 @@ def _notes(one: World, many: World) -> list[str]:
 def _apart(many: World, workers: int) -> Iterator[Difference]:
     replicas = [step["replica"] for step in next(iter(many.steps.values()), ())]
     if len(replicas) > 1 and len(set(replicas)) == 1:
-        line = place_of(many.steps[1][0]["line"]) if 1 in many.steps else ""
+        line = line_of(many.steps[1][0]) if 1 in many.steps else ""
         what = f"each of the {workers} workers trains a model of its own"
         yield Difference(
             "apart", 1, what, line, "make the model in the scope of the strategy, and call its step by strategy.run, or by fit"
@@ -134,35 +134,35 @@ def _starts(one: World, many: World) -> Iterator[Difference]:
         yield Difference("start", 1, what, "", "keras.utils.set_random_seed, and no seed that depends on the worker")
 
 
-def _step(one: World, many: World, number: int) -> tuple[list[Difference], float]:
-    """Return the differences in a step whose rows are the same, and the largest difference of a gradient."""
+def _step(one: World, many: World, number: int, before: float) -> tuple[list[Difference], float]:
+    """The differences in a step whose rows are the same, and the largest difference of a gradient. `before`: that in earlier steps."""
     mine, theirs = one.steps[number], many.steps[number]
     findings: list[Difference] = []
-    largest = 0.0
+    largest, limit = 0.0, _limit(many, before)
     pairs = zip(mine[0]["events"], zip(*(step["events"] for step in theirs), strict=False), strict=False)
     kinds = [[(event["kind"], event.get("optimizer")) for event in step["events"]] for step in (mine[0], *theirs)]
     if any(each != kinds[0] for each in kinds[1:]):
         what = f"{_from(number)}a step takes other gradients, or has other optimizers take a step, than in one process"
         why = "gradients overflow in float16 at other values in a part than in a whole batch" if many.first["is_small"] else ""
-        return [Difference("gradient", number, what, place_of(theirs[0]["line"]), why)], 0.0
+        return [Difference("gradient", number, what, line_of(theirs[0]), why)], 0.0
     losses = [(own, others) for own, others in pairs if own["kind"] == "loss"]
     for own, others in losses:
         findings += _terms(number, own, others, theirs[0]["line"])
     for own, others in zip(mine[0]["events"], zip(*(step["events"] for step in theirs), strict=False), strict=False):
         if own["kind"] != "apply" or any(each["kind"] != "apply" for each in others):
             continue
-        found, difference = _applied(one, many, number, own, others, is_told=bool(findings), losses=losses)
+        found, difference = _applied(one, many, number, own, others, limit, is_told=bool(findings), losses=losses)
         findings, largest = findings + found, max(largest, difference)
     if not findings:
-        findings += _after(one, many, number)
+        findings += _after(one, many, number, limit)
     return findings, largest
 
 
-def _is_of_rounding(one: World, many: World, number: int, found: Sequence[Difference]) -> bool:
+def _is_of_rounding(one: World, many: World, number: int, found: Sequence[Difference], before: float) -> bool:
     """True if gradients differ in one later step alone, as at two nearly equal maxima. An error differs from step 1 on, or stays."""
     sizes = {len(step["rows"]) for step in many.steps[number]}
     is_alone = number > 1 and len(sizes) == 1 and all(each.kind == "gradient" and each.ratio is None for each in found)
-    return is_alone and not (number + 1 in one.steps and number + 1 in many.steps and _step(one, many, number + 1)[0])
+    return is_alone and not (number + 1 in one.steps and number + 1 in many.steps and _step(one, many, number + 1, before)[0])
 
 
 def _explodes(one: World, number: int) -> bool:
@@ -172,10 +172,10 @@ def _explodes(one: World, number: int) -> bool:
     return sizes[0] > HUGE**2 * sizes[1] > 0 or not math.isfinite(sizes[0])
 
 
-def _limit(number: int, many: World) -> float:
-    """Return the difference that a gradient may have in a step."""
+def _limit(many: World, before: float = 0.0) -> float:
+    """Return the difference that a gradient may have in a step. `before`: the largest one of earlier steps."""
     rounding = SMALL if many.first["is_small"] else 1
-    return min(MOST * rounding, LIMIT * rounding * GROWTH ** (number - 1))
+    return min(MOST * rounding, max(LIMIT * rounding, GROWTH * before))
 
 
 def _terms(number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], step: str) -> Iterator[Difference]:
@@ -195,8 +195,8 @@ def _terms(number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, An
             what = f"{_from(number)}{whose} counts {replicas} times: each replica adds the whole of it, or the mean of its own rows"
             yield Difference("loss", number, what, line, "divide it by strategy.num_replicas_in_sync", ratio)
         elif abs(ratio - 1 / replicas) < 0.02 / replicas:
-            what = f"{_from(number)}{whose} counts 1/{replicas}: it is divided by the number of replicas, and is no mean over rows"
-            yield Difference("loss", number, what, line, "do not divide it again, or make it a mean over the rows", ratio)
+            what = f"{_from(number)}{whose} counts 1/{replicas}: it is divided by the replicas once too often"
+            yield Difference("loss", number, what, line, "do not divide it again; in a step of fit, take the mean over its rows", ratio)
 
 
 def _from(number: int) -> str:
@@ -204,7 +204,7 @@ def _from(number: int) -> str:
 
 
 def _applied(
-    one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], *, is_told: bool, losses: Any
+    one: World, many: World, number: int, own: Mapping[str, Any], others: Any, limit: float, *, is_told: bool, losses: Any
 ) -> tuple[list[Difference], float]:
     """Return the differences between the gradients that an optimizer applies, and the largest of all differences, also of those that do
     not count.
@@ -220,15 +220,24 @@ def _applied(
         found = relation(left, right)
         gap = found.difference * size(left) / (size(left) + NOISE * most) if math.isfinite(found.difference) else found.difference
         largest = max(largest, gap)
-        if not gap <= _limit(number, many):
+        if not gap <= limit:
             wrong.append((place, found))
     findings = []
     if own.get("rate") and others[0].get("rate") and abs(ratio_of(own["rate"], others[0]["rate"]) - 1) > LIMIT:
         ratio = ratio_of(own["rate"], others[0]["rate"])
         what = f"{_from(number)}the learning rate is {others[0]['rate']:.4g}, and {own['rate']:.4g} in one process"
-        findings.append(Difference("rate", number, what, place_of(own["line"]) or place_of(many.steps[number][0]["line"]), "", ratio))
+        findings.append(
+            Difference(
+                "rate",
+                number,
+                what,
+                place_of(own["line"]) or line_of(many.steps[number][0]),
+                "look for what computes it from the workers",
+                ratio,
+            )
+        )
     if wrong and not is_told:
-        findings.append(_cause(one, many, number, own, others, wrong, losses))
+        findings.append(_cause(one, many, number, own, others, limit, wrong, losses))
     return findings, largest
 
 
@@ -240,9 +249,7 @@ def _gradients(own: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, a
     return {place: add(event["grads"][index] for event in each) for index, place in enumerate(own["variables"])}
 
 
-def _cause(
-    one: World, many: World, number: int, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], wrong: Any, losses: Any
-) -> Difference:
+def _cause(one: World, many: World, number: int, own: Mapping[str, Any], others: Any, limit: float, wrong: Any, losses: Any) -> Difference:
     """Why an optimizer applies other gradients."""
     replicas, found = len(others), wrong[0][1]
     names = few([f"`{one.name(each)}`" for each, _ in wrong], 2)
@@ -250,31 +257,43 @@ def _cause(
     size = min(found.difference, 99)
     far = f"differs by {size:.{0 if size >= 0.01 else 1}%}" if math.isfinite(found.difference) else "is NaN on one side alone"
     what = f"from step {number} the gradient of {names} {f'is {found.ratio:.2f} times that of one process' if times else far}"
-    given = {place: add(event["grads"][index] for event in others) for index, place in enumerate(own["variables"])}
-    mine = dict(zip(own["variables"], own["grads"], strict=True))
-    is_given = (
-        own.get("clips", False)
-        and "applied" in others[0]
-        and all(_alike(mine.get(place), given.get(place), _limit(number, many)) for place, _ in wrong)
-    )
-    why, place, remedy = next(_causes(one, many, number, own, times=times, is_given=is_given, made=_made(losses)))
-    return Difference(
-        "gradient", number, f"{what}{why}", place or place_of(many.steps[number][0]["line"]), remedy, found.ratio if times else None
-    )
+    why, place, remedy = next(_causes(one, many, number, own, others, limit, wrong, losses, times))
+    return Difference("gradient", number, f"{what}{why}", place or line_of(many.steps[number][0]), remedy, found.ratio if times else None)
 
 
 def _causes(
-    one: World, many: World, number: int, own: Mapping[str, Any], *, times: float | None, is_given: bool, made: str
+    one: World, many: World, number: int, own: Any, others: Any, limit: float, wrong: Any, losses: Any, times: float | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Return possible causes, the most certain first: part of a sentence, a line, a fix. `made`: the line that makes the loss."""
+    """Return possible causes, the most certain first: part of a sentence, a line, a fix."""
     steps, line = many.steps[number], place_of(own["line"])
+    lines = [term["line"] for event, _ in losses for term in event["terms"]] + [event["line"] for event, _ in losses]
+    made = next(filter(None, map(place_of, lines)), "")  # the line that makes the loss
     adds = [place for step in steps for place in step["adds"]]
-    if times == len(steps) and adds:
-        yield ": the program adds up the gradients of the replicas, and the optimizer adds them again", adds[0], "leave out the all_reduce"
-    if is_given:
-        yield ": those of the replicas are clipped before they are added", line, "--set keras.exact=true adds the gradients first"
+    traced = 1 if 1 in one.steps and 1 in many.steps else number  # the numbers of one step alone are written down
+
+    def are_alike(pairs: Any) -> bool:
+        """True if what one process and the replicas have of each wrong gradient is the same."""
+        of_both: dict[int, Any] = {}
+        for event, each in pairs:
+            of_all = [add(numbers) for numbers in zip(*(replica["grads"] for replica in each), strict=True)]
+            of_both |= dict(zip(event["variables"], zip(event["grads"], of_all, strict=True), strict=True))
+        found = [of_both.get(place, (None, None)) for place, _ in wrong]
+        return all(None not in each and relation(*each).difference <= limit for each in found)
+
+    is_given = are_alike([(own, others)])
+    if times == len(steps) and (adds or all(are_alike([(own, [each])]) for each in others)):
+        remedy = "leave out the all_reduce" if adds else "leave out one of the two sums"
+        yield ": the program adds up the gradients of the replicas, and the optimizer adds them again", (adds or [line])[0], remedy
+    if is_given and own.get("clips", False) and "applied" in others[0]:
+        first = "--set keras.exact=true adds the gradients first, but not the rows of an embedding"
+        yield ": those of the replicas are clipped before they are added", line, first
     if not own["is_added"] and not adds:
         yield ": the program has the optimizer not add those of the replicas", line, "add them, or leave out the option"
+    if not is_given and are_alike(losses):
+        changed = _first_other(one.steps[traced][0], many.steps[traced], after_loss=True)
+        clip = "clip by the optimizer (clipnorm, global_clipnorm, clipvalue), with --set keras.exact=true"
+        why = ": the program changes those of each replica, as by clipping, before they are added"
+        yield why, place_of(changed[1]) if changed else line, clip
     parts = [len(step["rows"]) for step in steps]
     if len(set(parts)) > 1:
         divide = "divide the sum of the losses by the rows of the whole batch"
@@ -286,7 +305,6 @@ def _causes(
     drawn = [text for step in steps for text, how in step["random"].items() if how == "own"]
     if drawn:
         yield ": each replica draws random numbers of its own", place_of(drawn[0]) or made or line, ""
-    traced = 1 if 1 in one.steps and 1 in many.steps else number  # the numbers of one step alone are written down
     if times is None and (found := _first_other(one.steps[traced][0], many.steps[traced])):
         yield f": the first operation whose numbers are others is {found[0]}", place_of(found[1]) or made or line, _OWN_ROWS
     yield "", made or line, _OWN_ROWS
@@ -295,10 +313,10 @@ def _causes(
 _OWN_ROWS = "look there for a mean over rows, a comparison of rows, or a constant that differs between the workers"
 
 
-def _first_other(own: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+def _first_other(own: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], *, after_loss: bool = False) -> tuple[str, str] | None:
     """The first operation of a line of the program whose results are neither those of one process, nor its parts, their sums or means."""
-    traces = [_by_line(step["trace"]) for step in steps]
-    for key, (size_of_one, total, absolute) in _by_line(own["trace"]).items():
+    mine, *traces = (_by_line(step["trace"][step["of_loss"] if after_loss else 0 :]) for step in (own, *steps))
+    for key, (size_of_one, total, absolute) in mine.items():
         others = [trace[key] for trace in traces if key in trace]
         if not place_of(key[1]) or len(others) < len(traces):
             continue
@@ -321,17 +339,7 @@ def _by_line(trace: Sequence[tuple[str, str, int, float, float]]) -> dict[tuple[
     return found
 
 
-def _made(losses: Any) -> str:
-    """The line that makes the loss."""
-    lines = [place_of(term["line"]) for own, _ in losses for term in own["terms"]] + [place_of(own["line"]) for own, _ in losses]
-    return next(filter(None, lines), "")
-
-
-def _alike(mine: Numbers | None, theirs: Numbers | None, limit: float) -> bool:
-    return mine is not None and theirs is not None and relation(mine, theirs).difference <= limit
-
-
-def _after(one: World, many: World, number: int) -> list[Difference]:
+def _after(one: World, many: World, number: int, limit: float) -> list[Difference]:
     """Variables that differ after a step with the same gradients: between the workers, or by much."""
     mine, theirs = one.steps[number][0]["after"], [step["after"] for step in many.steps[number]]
     for place, left in mine.items():
@@ -341,15 +349,15 @@ def _after(one: World, many: World, number: int) -> list[Difference]:
         name = one.name(int(place))
         if any(relation(values[0], each).difference > LIMIT for each in values[1:]):
             what = f"after step {number} the replicas have different values of `{name}`"
-            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]))]
+            return [Difference("variable", number, what, line_of(many.steps[number][0]))]
         if any(event["kind"] == "apply" for event in one.steps[number][0]["events"]):
             continue  # the gradients were compared
         before = _values(one, many, number - 1, place)
         moved = [[now - then for now, then in zip(each, start, strict=True)] for each, start in zip((left, values[0]), before, strict=True)]
         found = relation(*moved)
-        if max(map(size, moved)) > NOISE * size(left) and not found.difference <= _limit(number, many):
+        if max(map(size, moved)) > NOISE * size(left) and not found.difference <= limit:
             what = f"in step {number} `{name}` changes otherwise than in one process ({found.ratio:.2f} times as much)"
-            return [Difference("variable", number, what, place_of(many.steps[number][0]["line"]), "", found.ratio)]
+            return [Difference("variable", number, what, line_of(many.steps[number][0]), "", found.ratio)]
     return []
 
 
@@ -372,7 +380,7 @@ def _shown(one: World, many: World, before: float) -> Iterator[Difference]:
         for name, value in mine["values"].items():
             other = theirs["values"].get(name)
             # A metric that counts has steps: after rounding has grown, another row may count.
-            limit = 5 * _limit(1, many) * abs(value) + 1e-5 if mine["step"] <= 1 else max(MOST, _limit(1, many)) * abs(value) + 0.02
+            limit = 5 * _limit(many) * abs(value) + 1e-5 if mine["step"] <= 1 else max(MOST, _limit(many)) * abs(value) + 0.02
             if name in told or other is None or not math.isfinite(value) or abs(other - value) <= limit:
                 continue
             told.add(name)
@@ -380,9 +388,9 @@ def _shown(one: World, many: World, before: float) -> Iterator[Difference]:
             is_times = any(abs(ratio - number) < 0.02 * number for number in (replicas, 1 / replicas))
             who = f"what fit shows as {name!r}" if name else "what strategy.reduce gives"
             by = f"is {ratio:.2f} times that of one process" if is_times else f"is {other:.5g}, and {value:.5g} in one process"
-            yield Difference(
-                "shown", mine["step"], f"{_from(mine['step'])}{who} {by}", place_of(mine["line"]), "", ratio if is_times else None
-            )
+            remedy = "return means over the rows, no sums" if name and is_times else ""
+            what = f"{_from(mine['step'])}{who} {by}"
+            yield Difference("shown", mine["step"], what, place_of(mine["line"]), remedy, ratio if is_times else None)
 
 
 def to_json(found: Comparison) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from worker.values.words import count_of
 
-from .training_steps import Difference, World, place_of, ratio_of
+from .training_steps import Difference, World, line_of, place_of, ratio_of
 
 
 def of_rows(one: World, many: World, numbers: Sequence[int], workers: int) -> Iterator[Difference]:
@@ -37,7 +37,7 @@ def of_ends(one: World, many: World) -> Iterator[Difference]:
     if counts[0] != counts[1] and sooner.first["ended"] != "enough steps":
         ends, goes = ("it", "one process") if sooner is many else ("one process", "it")
         what = f"the training has another number of steps: {ends} ends after {count_of(min(counts), 'step')}, and {goes} goes on"
-        yield Difference("rows", min(counts) + 1, what, place_of(many.steps[1][0]["line"]))
+        yield Difference("rows", min(counts) + 1, what, line_of(many.steps[1][0]))
 
 
 def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], workers: int) -> Difference:
@@ -53,7 +53,9 @@ def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], wo
     told += [f"{twice} were read again"] if twice > 0 else []
     alike = [place for place, (left, right) in enumerate(zip(one.leaves(number), many.leaves(number), strict=False)) if left == right]
     shards = [line for line, found in _datasets(many, "ShardDataset") if found[:1] == [workers]]
-    files, line = many.first["files"], place_of(many.steps[number][0]["line"])
+    files, line = many.first["files"], line_of(many.steps[number][0])
+    made = (each for kind in ("TensorSlice", "TensorDataset", "Batch") for each, _ in _datasets(many, kind) if place_of(each))
+    line = next(made, line)
     if shards and _datasets(many, "AutoShardDataset"):
         line, remedy = shards[0], "the program divides the dataset, and it is divided again: leave out shard, or set auto_shard_policy OFF"
     elif shards:
@@ -61,17 +63,21 @@ def _other_rows(one: World, many: World, number: int, numbers: Sequence[int], wo
     elif alike and new:
         told, remedy = ["some of their tensors, such as labels, are the same"], "what makes the others draws numbers, or differs by worker"
     elif files and twice <= 0:
-        line, remedy = files[0], "each worker reads files of its own; auto_shard data reads the same rows"
+        line, remedy = files[0], "each worker reads files of its own; auto_shard data reads the same rows, if worker.files does not shuffle"
     elif len({tuple(sorted(step["rows"])) for step in many.steps[number]}) == 1:
         told.append("all workers read the same ones")
         remedy = "divide the data: strategy.experimental_distribute_dataset, and no auto_shard_policy OFF"
     else:
         line, own = _part_of_its_own(one, many) or (line, "")
         told += [own] if own else []
-        remedy = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
+        remedy = _ORDER if twice > 0 and not own else _PART if own else f"{_PART}. Or: {_ORDER}"
     return Difference(
         "rows", number, f"{what}: {', '.join(told)}" if told else f"{what}, which reads the same ones in other steps", line, remedy
     )
+
+
+_PART = "if the program gives each worker a part of the data, leave that out: the data are divided once more"
+_ORDER = "the workers have the data in other orders; each needs the same seed for what draws the order"
 
 
 def _part_of_its_own(one: World, many: World) -> tuple[str, str] | None:
@@ -81,8 +87,7 @@ def _part_of_its_own(one: World, many: World) -> tuple[str, str] | None:
         of_one = sources[0].get(line)
         if place_of(line) and numbers and of_one and numbers != of_one:
             return line, f"a worker begins with {numbers[0]} elements, and one process with {of_one[0]}"
-    lines = [line for line in sources[1] if place_of(line)]
-    return (lines[0], "") if len(lines) == 1 else None
+    return None
 
 
 def _datasets(found: World, kind: str) -> list[tuple[str, list[int]]]:

@@ -85,6 +85,11 @@ def place_of(line: str) -> str:
     return "" if line.startswith(NO_LINE) else line
 
 
+def line_of(step: Mapping[str, Any]) -> str:
+    """The line of the program that begins a step, or that trains in it."""
+    return next(filter(None, map(place_of, (step["line"], *(event["line"] for event in step["events"])))), "")
+
+
 def add(each: Iterable[Numbers | None]) -> Numbers | None:
     """The sum of tensors; None: one of them is not known."""
     found = list(each)

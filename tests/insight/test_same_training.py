@@ -140,7 +140,8 @@ def test_numbers_that_fit_shows_half_as_large() -> None:
     one = {"worker-0": {**ONE["worker-0"], "shown": shown}}
     half = [{**shown[0], "values": {"loss": 0.5}}]
     lines = found(step(0, [1, 2], times(0.5)), step(1, [3, 4], times(0.5)), one=one, shown=half)
-    assert lines == ["not the same training as in one process: what fit shows as 'loss' is 0.50 times that of one process"]
+    shows = "what fit shows as 'loss' is 0.50 times that of one process; return means over the rows, no sums"
+    assert lines == [f"not the same training as in one process: {shows}"]
 
 
 def test_a_relation_has_a_ratio_only_where_all_numbers_have_it() -> None:

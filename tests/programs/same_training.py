@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+import worker
+
 keras = tf.keras
 word = sys.argv[1]
 strategy = tf.distribute.MultiWorkerMirroredStrategy() if "TF_CONFIG" in os.environ else tf.distribute.get_strategy()
@@ -25,7 +27,7 @@ layers, losses, optimizers = keras.layers, keras.losses, keras.optimizers
 
 
 def arrays(*parts):
-    return tf.data.Dataset.from_tensor_slices(parts).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices(parts).batch(BATCH)  # HERE wrong_never
 
 
 def small(*more, units=1, shape=(8,)):
@@ -41,12 +43,12 @@ def compiled(model, loss="mse", optimizer=None, **options):
     return model
 
 
-def loop(model, step_loss, data=None, optimizer=None, *, by_function=False):
+def loop(model, step_loss, data=None, optimizer=None, *, by_function=0, change=lambda gradients: gradients, after=float):
     """A loop of one's own with strategy.run, as in TensorFlow's guide."""
     data = data if data is not None else arrays(x, y)
     if by_function:
         parts = strategy.distribute_datasets_from_function(
-            lambda context: data.unbatch().shard(workers, context.input_pipeline_id).batch(BATCH // workers)
+            lambda context: data.unbatch().shard(by_function, context.input_pipeline_id % by_function).batch(BATCH // workers)
         )
     else:
         parts = strategy.experimental_distribute_dataset(data)
@@ -56,8 +58,8 @@ def loop(model, step_loss, data=None, optimizer=None, *, by_function=False):
     def replica(inputs, targets):
         with tf.GradientTape() as tape:
             loss = step_loss(model, inputs, targets)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        gradients = change(tape.gradient(loss, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))  # HERE wrong_accumulator
         return loss
 
     @tf.function
@@ -66,7 +68,7 @@ def loop(model, step_loss, data=None, optimizer=None, *, by_function=False):
 
     for _ in range(2):
         for batch in parts:
-            step(batch)
+            after(step(batch))
 
 
 def by_hand(model, rate):
@@ -127,6 +129,29 @@ def contrast(model, inputs, targets):
     """A loss that compares the rows of a batch."""
     rows, own = model(inputs), tf.eye(tf.shape(inputs)[0])
     return mean_of_batch(tf.nn.softmax_cross_entropy_with_logits(own, rows @ tf.transpose(rows)))  # HERE wrong_contrast
+
+
+def remembering(memory):
+    """A loss that a mean over earlier rows changes. Each replica has its own."""
+
+    def of_batch(model, inputs, targets):
+        rows = square(model, inputs, targets)
+        share = mean_of_batch(rows / (1 + 0.03 * memory.read_value()))
+        memory.assign(tf.reduce_mean(rows))
+        return share
+
+    return of_batch
+
+
+def accumulated(sums):
+    """Keeps gradients in variables, which take the sum of those of the replicas."""
+
+    def change(gradients):
+        for kept, gradient in zip(sums, gradients, strict=True):
+            kept.assign(gradient)
+        return [kept.read_value() for kept in sums]
+
+    return change
 
 
 class Gan(keras.Model):
@@ -243,6 +268,8 @@ def same():
                 model.train_on_batch(x[at : at + BATCH], y[at : at + BATCH])
         elif word == "train_step":
             fit(steps(lambda model, inputs, targets: mean_of_batch(square(model, inputs, targets))))
+        elif word == "rows_of_losses":
+            fit(steps(square))
         elif word == "two_terms":
             fit(steps(two_terms))
         elif word == "penalized":
@@ -253,12 +280,15 @@ def same():
             model = Gan()
             model.compile(optimizers.Adam(0.01), optimizers.Adam(0.01))
             fit(model, arrays(x, y))
-        elif word in ("loop", "loop_adam", "loop_function", "loop_ragged", "by_hand"):
+        elif word in ("loop", "loop_adam", "loop_function", "loop_ragged", "by_hand", "saved"):
             model = small()
     if word == "loop":
         loop(model, lambda *given: mean_of_batch(square(*given)))
     elif word == "by_hand":
         by_hand(model, 0.1)
+    elif word == "saved":
+        saver = worker.checkpoints(model=model, every=2, dir="saved")
+        loop(model, lambda *given: mean_of_batch(square(*given)), after=lambda loss: saver.step(loss=float(loss)))
     elif word == "loop_adam":
         with strategy.scope():
             adam = optimizers.Adam(0.01)
@@ -270,7 +300,7 @@ def same():
             optimizer=adam,
         )
     elif word == "loop_function":
-        loop(model, lambda *given: mean_of_batch(square(*given)), by_function=True)
+        loop(model, lambda *given: mean_of_batch(square(*given)), by_function=workers)
     elif word == "loop_ragged":
         lengths = draw.integers(1, 9, 96)
         rows = tf.RaggedTensor.from_row_lengths(draw.normal(size=lengths.sum()).astype("float32"), lengths)
@@ -292,9 +322,20 @@ def wrong():
         elif word == "wrong_constant":
             noise = np.random.RandomState(index).normal(size=8).astype("float32")
             fit(steps(lambda model, inputs, targets: mean_of_batch(square(model, inputs + noise, targets))))  # HERE wrong_constant
+        elif word == "wrong_order":
+            order = np.random.RandomState(index).permutation(96)
+            data = tf.data.Dataset.from_tensor_slices((x[order], y[order]))  # HERE wrong_order
+            fit(compiled(small()), data.batch(BATCH))
         elif word == "wrong_contrast":
             fit(steps(contrast))
-        elif word in ("wrong_loop", "wrong_start", "wrong_by_hand", "wrong_term"):
+        elif word == "wrong_memory":
+            model = small()
+            options = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
+            memory = tf.Variable(0.0, trainable=False, **options)
+        elif word == "wrong_accumulator":
+            model = small()
+            sums = [tf.Variable(each.value, trainable=False, aggregation=tf.VariableAggregation.SUM) for each in model.trainable_variables]
+        elif word in ("wrong_loop", "wrong_clip", "wrong_never", "wrong_start", "wrong_by_hand", "wrong_term"):
             model = small()
         elif word == "wrong_regularizer":
             model = small(layers.Dense(8, kernel_regularizer="l2"))
@@ -308,6 +349,15 @@ def wrong():
         loop(model, lambda *given: mean_of_batch(square(*given)))
     elif word == "wrong_by_hand":
         by_hand(model, 0.1 * workers)
+    elif word == "wrong_never":
+        loop(model, lambda *given: mean_of_batch(square(*given)), by_function=1)
+    elif word == "wrong_clip":
+        clip = lambda gradients: tf.clip_by_global_norm(gradients, 0.01)[0]  # noqa: E731  # HERE wrong_clip
+        loop(model, lambda *given: mean_of_batch(square(*given)), change=clip)
+    elif word == "wrong_memory":
+        loop(model, remembering(memory))
+    elif word == "wrong_accumulator":
+        loop(model, lambda *given: mean_of_batch(square(*given)), change=accumulated(sums))
     elif word == "wrong_loop":
         loop(model, lambda *given: tf.reduce_mean(square(*given)))  # HERE wrong_loop
     elif word == "wrong_apart":

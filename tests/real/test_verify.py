@@ -35,8 +35,20 @@ WRONG = {
     "wrong_start": ("start", None),
     "wrong_by_hand": ("variable", 2.0),
     "wrong_apart": ("apart", None),
+    "wrong_never": ("rows", None),
+    "wrong_order": ("rows", None),
+    "wrong_clip": ("gradient", None),
+    "wrong_accumulator": ("gradient", 2.0),
+    "wrong_memory": ("gradient", None),
 }
 """The kind of the first difference, and how many times the number of one process it is."""
+SAID = {
+    "wrong_never": "all workers read the same ones; divide the data",
+    "wrong_order": "the workers have the data in other orders",
+    "wrong_clip": "the program changes those of each replica, as by clipping, before they are added",
+    "wrong_accumulator": "the program adds up the gradients of the replicas, and the optimizer adds them again",
+}
+"""The cause that is named."""
 DEADLINE_S = 400.0
 
 
@@ -54,7 +66,8 @@ def _assert_named(word: str, home: Path) -> None:
     first = found["findings"][0]
     kind, ratio = WRONG[word]
     assert code == 1
-    assert (found["same"], first["kind"], first["step"]) == (False, kind, 1), found
+    assert (found["same"], first["kind"], first["step"]) == (False, kind, 2 if word == "wrong_memory" else 1), found
+    assert SAID.get(word, "") in f"{first['what']}; {first['remedy']}"
     assert (first["ratio"] is None) if ratio is None else first["ratio"] == pytest.approx(ratio, rel=0.02)
     if word in LINES:
         assert first["place"].endswith(f"same_training.py:{LINES[word]}"), found
@@ -120,6 +133,7 @@ def test_the_replicas_of_a_mirrored_strategy_are_compared_with_one(word: str, ki
 def test_there_is_no_false_alarm(word: str, tmp_path: Path) -> None:
     code, output = verify(word, tmp_path)
     assert (code, output.startswith("the same training as in one process: 5 steps")) == (0, True), output
+    assert not (tmp_path / "saved").exists()  # the program gives worker.checkpoints this directory
 
 
 @pytest.mark.slow

@@ -373,11 +373,11 @@ def _callback(made: Recorder, base: Any) -> Any:
     class Callback(base):  # type: ignore[misc]
         def on_train_batch_end(self, batch: Any, logs: Any = None) -> None:
             if is_keras_3:  # Keras 2 gives callbacks sums of the replicas' values here, and shows them nowhere
-                made.shown("batch", "", dict(logs or {}))
+                made.shown("batch", made.line_of_fit, dict(logs or {}))
             made.stop_if_done()
 
         def on_epoch_end(self, epoch: Any, logs: Any = None) -> None:
-            made.shown("epoch", "", dict(logs or {}))
+            made.shown("epoch", made.line_of_fit, dict(logs or {}))
 
     patches.guard_hooks(VERIFY, Callback)
     return Callback

@@ -77,7 +77,10 @@ class Step:
         """The lines by which the program itself adds up something of all replicas."""
         self.terms = loss_terms.Terms()
         self.trace: list[tuple[str, str, int, float, float]] = []
-        """The operations before the first gradient: kind, line, and of the result its size, its sum and the sum of its absolute values."""
+        """The operations before the optimizer's step: kind, line, and of the result its size, sum and sum of absolute values."""
+
+        self.of_loss = 0
+        """How many of these were done when the gradients had been taken."""
 
     @property
     def trains(self) -> bool:
@@ -97,10 +100,9 @@ class Recorder:
         """The number of training steps, by replica."""
         self.found: dict[str, Any] = {"steps": [], "shown": [], "datasets": {}, "wrote": {}, "variables": [], "started": {}, "layers": []}
         self.found["is_small"] = False  # whether a step computes in float16 or bfloat16
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []
-        """What keeps the variables and optimizers alive whose `id` is known."""
-        self._optimizers: dict[int, int] = {}
+        self._numbers: dict[int, tuple[int, Any]] = {}
+        """The number of each variable, by its `id`; and the variable, which so stays alive."""
+        self._optimizers: dict[int, tuple[int, Any]] = {}
         self._lock, self._is_over = threading.RLock(), False
         self.active: dict[int, Step] = {}
         self.line_of_fit = ""
@@ -190,7 +192,7 @@ class Recorder:
             rows, leaves = step.rows
             self.found["steps"].append(
                 {"number": number, "replica": step.replica, "line": step.line, "rows": rows, "leaves": leaves, "events": step.events}
-                | {"after": after, "random": step.random, "adds": step.adds, "trace": step.trace}
+                | {"after": after, "random": step.random, "adds": step.adds, "trace": step.trace, "of_loss": step.of_loss}
             )
 
     def known(self, variable: Any) -> int:
@@ -199,13 +201,11 @@ class Recorder:
         kept = getattr(kept, "_distributed_container", lambda: kept)() if kept is not None else variable
         with self._lock:
             if id(kept) not in self._numbers:
-                self._numbers[id(kept)] = len(self._kept)
-                self._kept.append(kept)
-                name = str(getattr(variable, "path", getattr(variable, "name", "a variable")))
-                size = int(variable.shape.num_elements() if hasattr(variable.shape, "num_elements") else _product(variable.shape))
-                self.found["variables"].append({"name": name, "size": size, "dtype": str(getattr(variable.dtype, "name", variable.dtype))})
-                self.found["started"][self._numbers[id(kept)]] = fingerprints.of_tensor(value_of(variable))
-            number = self._numbers[id(kept)]
+                number = len(self._numbers)
+                self._numbers[id(kept)] = number, kept
+                self.found["variables"].append({"name": str(getattr(variable, "path", getattr(variable, "name", "a variable")))})
+                self.found["started"][number] = fingerprints.of_tensor(value_of(variable))
+            number, _ = self._numbers[id(kept)]
         if (step := self.step) is not None:
             step.used[number] = variable
         return number
@@ -223,16 +223,16 @@ class Recorder:
                 return
             variables = [self.known(source) for source, _ in pairs]
             grads = [fingerprints.of_tensor(_added(grad)) for _, grad in pairs]
-            weight = float(_added(tf.constant(1.0)))
-            terms = [{**term, "value": weight * term["value"]} for each in targets for term in step.terms.of(each)]
+            terms = [{**term, "value": _weight(each) * term["value"]} for each in targets for term in step.terms.of(each)]
             event = {"kind": "loss", "line": failure.calling_line(), "variables": variables, "grads": grads, "terms": terms}
             step.events.append(event)
+            step.of_loss = len(step.trace)
 
     def operation(self, kind: str, output: Any) -> None:
         """An operation of the first step has run."""
         step = self.step
         self.found["is_small"] |= step is not None and output.dtype.is_floating and output.dtype.size < 4
-        if step is None or step.events or self.done or len(step.trace) >= MOST_NUMBERS or not output.dtype.is_floating:
+        if step is None or step.optimizers or self.done or len(step.trace) >= MOST_NUMBERS or not output.dtype.is_floating:
             return
         numbers = output.numpy()
         if numbers.size <= MOST_SIZE and numbers.dtype.kind == "f":
@@ -242,8 +242,7 @@ class Recorder:
     def apply(self, optimizer: Any, grads: Any, variables: Any, *, is_added: bool = True) -> dict[str, Any] | None:
         """An optimizer is given gradients. `is_added`: it adds those of all replicas. Gives the event."""
         with self.of_own():
-            place = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
-            self._kept_too(optimizer)
+            place, _ = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), optimizer))
             step = self._open()
             if not step.line and place in step.optimizers:
                 self._end(step)
@@ -268,11 +267,6 @@ class Recorder:
             step.events[-1]["applied"] = {
                 self.known(variable): fingerprints.of_tensor(grad) for grad, variable in pairs if grad is not None
             }
-
-    def _kept_too(self, optimizer: Any) -> None:
-        if not any(each is optimizer for each in self._kept):
-            self.found["variables"].append({"name": "", "size": 0, "dtype": ""})  # the places are those of `_kept`
-            self._kept.append(optimizer)
 
     def shown(self, kind: str, line: str, values: dict[str, Any]) -> None:
         """The program gets these numbers of all replicas."""
@@ -320,23 +314,29 @@ def value_of(variable: Any) -> Any:
     return tf.convert_to_tensor(variable)
 
 
+def _view() -> Any:
+    """What the code of this replica sees (see `task/keras/one_replica`)."""
+    return getattr(shared("view of a step", threading.local), "view", None)
+
+
 def _added(value: Any) -> Any:
-    """What of a gradient, or of a term of a loss, is added to those of the other replicas (see `task/keras/one_replica`)."""
-    view = getattr(shared("view of a step", threading.local), "view", None)
+    """What of a gradient is added to those of the other replicas."""
+    view = _view()
     return value if view is None or value is None else view.weigh_last(value)
+
+
+def _weight(loss: Any) -> float:
+    """What a term of a loss counts in the loss of all replicas: losses of single rows are added up."""
+    import tensorflow as tf
+
+    one, view = tf.constant(1.0), _view()
+    return float(_added(view.sum_of_all(one) if view is not None and view.is_of_rows(loss) else one))
 
 
 def is_variable(source: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(source, tf.Variable) or (hasattr(source, "path") and hasattr(source, "assign"))
-
-
-def _product(shape: Any) -> int:
-    size = 1
-    for each in shape:
-        size *= int(each or 0)
-    return size
 
 
 def _number(value: Any) -> float | None:
