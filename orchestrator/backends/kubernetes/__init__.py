@@ -7,7 +7,7 @@ With `orch up -d` the controller is in the cluster, too, and nothing on the subm
 
 the submitting machine                the pod of the controller                     the pods of the tasks
 kubectl create (kubernetes_engine,  →   start_program → orchestrator.controller   ←   dialler: dials, and proves that it knows the token
-objects, packed_files)                with inside
+unattended_objects, packed_files)     with inside
 kubectl exec: requests, the mirror →  keeper_program
 
 May import: orchestrator.backends, orchestrator.backends.connection, orchestrator.errors, orchestrator.model, worker,
@@ -193,14 +193,14 @@ def _request(run: RunFacts, turn: int) -> Request:
 
 
 def _request_unattended(run: RunFacts) -> Request:
-    from . import objects
+    from . import unattended_objects
     from .inside import stand_ins
     from .kubernetes_engine import NAME as RUN
 
     settings, hosts = _settings(run.spec), stand_ins(run)
     gpus = plan.gpus_of_host(run.spec, plan.place(run.spec, {host.name: host.slots for host in hosts}))
     name = object_name(run.spec.name, run.run_id)
-    made = objects.objects(settings, run.spec, run.run_id, name, len(hosts), gpus, _python(run.spec))
+    made = unattended_objects.manifests(settings, run.spec, run.run_id, name, len(hosts), gpus, _python(run.spec))
     return Request(run, hosts, {RUN: to_text(made)}, REACHING)
 
 

@@ -29,7 +29,7 @@ from .. import (
 )
 from ..connection.listener import DialledAgent, Listener
 from .object_names import object_name
-from .objects import RUN_DIR
+from .unattended_objects import RUN_DIR
 
 REACHING = Reaching(at_once=64, tries=3, first_wait_s=0.5)
 START_S = 90.0

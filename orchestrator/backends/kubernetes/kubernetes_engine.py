@@ -20,11 +20,11 @@ from .. import Request, RunFacts, interpreters
 from ..engines import Channel
 from .kubectl import ask, create, create_owner, delete_owner, kubectl_argv, pin, refuse_without_exec
 from .object_names import INSTANCE, MAIN, MANAGER, labels_of, object_name
-from .objects import AGENT, COMPONENT, CONTROLLER, KEEPER, TOKEN, controller_pod, part_secret
 from .packed_files import directory_of, pack
 from .pod_states import PodState, describe_end, describe_waiting, read, remedy_of
 from .pods import Owner
 from .run_objects import OWNER_UID
+from .unattended_objects import AGENT, COMPONENT, CONTROLLER, KEEPER, TOKEN, controller_pod, part_secret
 
 GONE = "the pod of its controller is gone"
 LONGEST_CAUSE = 400

@@ -74,7 +74,7 @@ def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool,
         if not _is_as_one_process(spec, home):
             return 1
         spec = replace(spec, verify=VerifySettings())
-    from ..attached_run import start  # not for a help text: it imports asyncio
+    from ..start_run import start  # not for a help text: it imports asyncio
 
     return start(home, spec, ViewOptions.of(ctx), detached=detached, as_json=as_json, early=None if spec.backend.IS_EVERYWHERE else ctx.obj)
 

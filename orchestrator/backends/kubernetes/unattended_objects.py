@@ -55,7 +55,7 @@ def part_secret(name: str, number: int) -> str:
     return f"{name}-files-{number}"
 
 
-def objects(
+def manifests(
     settings: KubernetesSettings, spec: ClusterSpec, run_id: str, name: str, pods: int, gpus: int, python: str
 ) -> tuple[Manifest, ...]:
     """The objects in the order in which they are made, the Service first; without the archive's Secrets."""
