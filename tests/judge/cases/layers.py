@@ -249,3 +249,24 @@ def counting(place: Place) -> Result:
     model = place.kept(lambda: place.sequential(place.keras.layers.Dense(4), Count(), place.keras.layers.Dense(1)))
     x = place.draws(8)
     return place.fit(model, place.dataset(x, place.target(x)))
+
+
+@case("layers", "an Embedding of positions, with Adam", says="an embedding of positions")
+def positions(place: Place) -> Result:
+    class Places(place.keras.layers.Layer):  # type: ignore[name-defined]
+        """Adds a row of a table to each column, the same in all rows of a batch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = place.keras.layers.Embedding(8, 1)
+
+        def call(self, x: Any) -> Any:
+            return x + place.tf.reshape(self.table(place.tf.range(8)), (1, 8))
+
+    def build() -> Any:
+        layers = (Places(), place.keras.layers.Dense(4, "tanh"), place.keras.layers.Dense(1))
+        return place.sequential(*layers, optimizer=place.keras.optimizers.Adam(0.01))
+
+    model = place.kept(build)
+    x = place.draws(8)
+    return place.fit(model, place.dataset(x, place.target(x)))

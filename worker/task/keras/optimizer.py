@@ -152,7 +152,7 @@ def _apply(real: Any, self: Any, grads: Any, trainable_variables: Any = None) ->
     grads = _weighed(grads)
     _here.steps += 1
     if not _is_wanted():
-        _name_differences(self)
+        _name_differences(self, grads)
         real(self, grads, trainable_variables)
         return
     if _scales_losses(self):
@@ -184,7 +184,7 @@ def _scales_losses(optimizer: Any) -> bool:
 
 
 @patches.guarded(WARNINGS)
-def _name_differences(optimizer: Any) -> None:
+def _name_differences(optimizer: Any, grads: list[Any]) -> None:
     """Say which numbers of Keras's own step are not those of one process."""
     count = replicas()
     if not count:
@@ -192,6 +192,11 @@ def _name_differences(optimizer: Any) -> None:
     if _task.in_loops and not _here.losses and _task.model is not None and has_own_loss(_task.model):
         tell_of_own_loss(_task.model, count)
     options = [name for name in ("clipnorm", "global_clipnorm", "clipvalue") if (getattr(optimizer, name, None) or 0) > 0]
+    if type(optimizer).__name__ != "SGD" and any(map(_is_of_no_row, grads)):
+        print_once(
+            f"an embedding of positions: Keras squares gradients on each of the {count} replicas, so weights differ from one process. "
+            "fix: --set keras.exact=true"
+        )
     if options:
         print_once(
             f"{options[0]}: Keras clips on each of the {count} replicas before it adds, so the weights differ from one process. "
@@ -265,7 +270,11 @@ def _weighed(grads: Any) -> Any:
 
 
 def _added(optimizer: Any, grads: Any, variables: Any) -> Any:
-    """The sums of the gradients of all replicas. A variable that Keras overwrites by its gradient (float8) keeps the gradient."""
+    """The sums of the gradients of all replicas. A variable that Keras overwrites by its gradient (float8) keeps the gradient.
+
+    TensorFlow puts the slices of all replicas one after the other, and Keras squares and clips each. So it does in one process with the
+    slices of all rows; but slices that belong to no row, as of an embedding of positions, are there only once.
+    """
     import tensorflow as tf
 
     grads = list(grads)
@@ -273,10 +282,29 @@ def _added(optimizer: Any, grads: Any, variables: Any) -> Any:
     pairs = enumerate(zip(grads, variables, strict=False))
     places = [place for place, (grad, variable) in pairs if grad is not None and not optimizer._overwrite_variable_with_gradient(variable)]
     if places:
-        added: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [grads[place] for place in places])
+        own = [grads[place].values if _is_of_no_row(grads[place]) else grads[place] for place in places]
+        added: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
         for place, grad in zip(places, added, strict=True):
-            grads[place] = grad
+            slices = grads[place] if _is_of_no_row(grads[place]) else None
+            grads[place] = grad if slices is None else tf.IndexedSlices(grad, slices.indices, slices.dense_shape)
     return grads
+
+
+def _is_of_no_row(grad: Any) -> bool:
+    """True if a gradient is slices of a variable, in a graph, and nothing that a step is given decides which."""
+    import tensorflow as tf
+
+    if not isinstance(grad, tf.IndexedSlices) or tf.executing_eagerly() or not grad.values.shape.is_fully_defined():
+        return False
+    seen, todo = set[str](), [grad.indices.op]
+    while todo:
+        op = todo.pop()
+        if op.type == "Placeholder" or op.op_def.is_stateful:
+            return False
+        if op.type != "Shape" and op.name not in seen:
+            seen.add(op.name)
+            todo += [each.op for each in op.inputs]
+    return True
 
 
 def _all_reduce(real: Any, self: Any, pairs: Any) -> Any:
