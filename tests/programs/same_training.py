@@ -288,7 +288,14 @@ def same():
         by_hand(model, 0.1)
     elif word == "saved":
         saver = worker.checkpoints(model=model, every=2, dir="saved")
-        loop(model, lambda *given: mean_of_batch(square(*given)), after=lambda loss: saver.step(loss=float(loss)))
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", max_to_keep=2)
+
+        def save(loss):
+            saver.step(loss=float(loss))
+            manager.save()
+            model.save_weights("saved/model.weights.h5")
+
+        loop(model, lambda *given: mean_of_batch(square(*given)), after=save)
     elif word == "loop_adam":
         with strategy.scope():
             adam = optimizers.Adam(0.01)

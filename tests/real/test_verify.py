@@ -133,7 +133,7 @@ def test_the_replicas_of_a_mirrored_strategy_are_compared_with_one(word: str, ki
 def test_there_is_no_false_alarm(word: str, tmp_path: Path) -> None:
     code, output = verify(word, tmp_path)
     assert (code, output.startswith("the same training as in one process: 5 steps")) == (0, True), output
-    assert not (tmp_path / "saved").exists()  # the program gives worker.checkpoints this directory
+    assert not (tmp_path / "saved").exists()  # where the program saves after each step, in three ways
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import failure, patches
 from ..patches import guard
-from ..patches.features import VERIFY, VERIFY_2
+from ..patches.features import NO_SAVES, VERIFY, VERIFY_2
 from ..patches.import_hooks import print_once
 from . import recorder
 from .recorder import Recorder, is_variable
@@ -38,6 +38,8 @@ _STATELESS = {
 }
 _GRAPHS = ("tensorflow.", "tensorflow_", "_orch_worker.task.input", "worker.task.input")
 """The beginnings of the names of modules whose functions stay graphs: a collective that gathers has no other form."""
+_SAVES = ("Checkpoint.save", "Checkpoint.write", "CheckpointManager.save", "save_and_return_nodes")
+_SAVES_OF_KERAS = ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5")
 _WRITERS = ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "SwapEMAWeights")
 _SCALE = 16.0
 """The factor of losses in float16 with which a training begins."""
@@ -54,11 +56,34 @@ def watch(log_dir: str) -> None:
     """Write down the first steps of the program, as soon as it has imported TensorFlow."""
     made = Recorder(log_dir)
     recorder.recorders.append(made)
+    save_nothing()
     sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=end_at_fault, args=({VERIFY, VERIFY_2},), name="orch verify", daemon=True).start()
     patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made, module))
     patches.after(VERIFY, "keras", lambda module: _hook_keras(made))
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
+
+
+def save_nothing() -> None:
+    """Let the calls that save a training or a model do nothing: what a few steps have trained shall take the place of no file."""
+
+    def replace(names: tuple[str, ...]) -> None:
+        for name in names:
+            patches.replace(NO_SAVES, name, _give_nothing if name == "save_and_return_nodes" else _give_path)
+
+    patches.after(NO_SAVES, "tensorflow", lambda _: replace(_SAVES))
+    patches.after(NO_SAVES, "keras", lambda _: replace(_SAVES_OF_KERAS))
+
+
+def _give_path(real: Any, *args: Any, **kwargs: Any) -> str | None:
+    """Give the path that would have been written, if it is known."""
+    path = args[1] if len(args) > 1 else kwargs.get("file_prefix")
+    return path if isinstance(path, str) else None
+
+
+def _give_nothing(real: Any, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Give what callers within TensorFlow take apart."""
+    return [], {}
 
 
 def end_at_fault(features: set[str]) -> None:

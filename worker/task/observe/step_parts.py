@@ -29,14 +29,13 @@ _ENDLESS = 1_000_000
 """The epochs of each `fit`."""
 _FETCHES = ("DistributedIteratorBase.get_next", "DistributedIteratorBase.get_next_as_optional")
 _MEETINGS = ("CollectiveReplicaLauncher.all_reduce", "CollectiveReplicaLauncher._all_gather")
-_SAVES = ("Checkpoint.save", "Checkpoint.write", "CheckpointManager.save", "save_and_return_nodes")
-_SAVES_OF_KERAS = ("saving_lib.save_model", "saving_lib.save_weights_only", "legacy_h5_format.save_model_to_hdf5")
 
 
 def watch(log_dir: str) -> None:
     """Measure the steps of the program, as soon as it has imported TensorFlow."""
     shared("scale", list[bool]).append(True)
     threading.Thread(target=record_hooks.end_at_fault, args=({SCALE, SCALE_2},), name="orch scale", daemon=True).start()
+    record_hooks.save_nothing()
     made = Meter(os.path.join(log_dir, task_files.REPORTS))
     patches.after(SCALE, "tensorflow", lambda module: _hook_tensorflow(made, module))
     patches.after(SCALE, "keras", lambda module: _hook_fit(made, "keras"))
@@ -165,14 +164,6 @@ def _hook_tensorflow(made: Meter, module: Any) -> None:
         patches.replace(SCALE, name, fetch)
     for name in _MEETINGS:
         patches.replace(SCALE, name, meet)
-    for name in _SAVES:
-        patches.replace(SCALE, name, _save_nothing)
-
-
-def _save_nothing(real: Any, *args: Any, **kwargs: Any) -> Any:
-    """Give the path that would have been written, or what a caller within TensorFlow takes apart."""
-    path = args[1] if len(args) > 1 else kwargs.get("file_prefix")
-    return ([], {}) if "save_and_return_nodes" in real.function.__name__ else path if isinstance(path, str) else None
 
 
 def _hook_fit(made: Meter, package: str) -> None:
@@ -199,5 +190,3 @@ def _hook_fit(made: Meter, package: str) -> None:
         return real(self, *args, **kwargs)
 
     patches.replace(feature, name, fit)
-    for name in _SAVES_OF_KERAS if package == "keras" else ():
-        patches.replace(SCALE, name, _save_nothing)

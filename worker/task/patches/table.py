@@ -19,6 +19,7 @@ from .features import (
     INPUT,
     LOOPS,
     MEETINGS,
+    NO_SAVES,
     NUMBERS,
     ORDER,
     OTHER_TF_CONFIG,
@@ -242,6 +243,14 @@ FEATURES: dict[str, Feature] = {
     TESTS: Feature(
         _names("inspect.getmodule pytest.comparisons"), "measures", "comparisons of a test's function in a task have no explanation"
     ),
+    NO_SAVES: Feature(
+        _names(
+            "Checkpoint.save Checkpoint.write CheckpointManager.save save_and_return_nodes "
+            "saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5"
+        ),
+        "changes",
+        "a program that orch verify or orch scale runs would write its own files",
+    ),
     VERIFY: Feature(
         _names(
             "Function._run_functions_eagerly CollectiveReplicaLauncher.all_gather GradientTape.gradient StrategyBase.run "
@@ -253,6 +262,7 @@ FEATURES: dict[str, Feature] = {
         "measures",
         "orch verify cannot compare",
         reads={BASE.partition(":")[0]: "_trainable_variables"},
+        needs=(NO_SAVES,),
     ),
     VERIFY_2: Feature(
         _names(
@@ -265,12 +275,11 @@ FEATURES: dict[str, Feature] = {
     SCALE: Feature(
         _names(
             "Context.call_function DistributedIteratorBase.get_next DistributedIteratorBase.get_next_as_optional "
-            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather Trainer.fit "
-            "saving_lib.save_model saving_lib.save_weights_only legacy_h5_format.save_model_to_hdf5 save_and_return_nodes "
-            "Checkpoint.save Checkpoint.write CheckpointManager.save"
+            "CollectiveReplicaLauncher.all_reduce CollectiveReplicaLauncher._all_gather Trainer.fit"
         ),
         "measures",
         "orch scale cannot measure",
+        needs=(NO_SAVES,),
     ),
     SCALE_2: Feature(_names("tf_keras.Model.fit"), "measures", "orch scale cannot measure", needs=(SCALE,)),
     DEVICES: Feature((), "changes", "the section devices has no effect"),

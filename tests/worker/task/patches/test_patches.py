@@ -71,7 +71,7 @@ def test_each_replacement_takes_a_row_of_its_feature() -> None:
 
 def test_few_names_are_replaced() -> None:
     # Only `orch verify`, `orch scale` and functions of tests replace names of these alone.
-    alone = (features.VERIFY, features.VERIFY_2, features.SCALE, features.SCALE_2, features.TESTS)
+    alone = (features.VERIFY, features.VERIFY_2, features.NO_SAVES, features.SCALE, features.SCALE_2, features.TESTS)
     trains = {name for feature, each in FEATURES.items() if feature not in alone for name in each.names}
     replaced = {name for name, each in NAMES.items() if not each.is_read}
     assert len(replaced & trains) <= MOST
@@ -160,7 +160,7 @@ TRAINER, LOSS = "keras.src.backend.tensorflow.trainer", "keras.src.losses.loss"
             "keras.src.saving.saving_lib",
             "def save_weights_only(",
             "def save_the_weights(",
-            {features.FILES, features.SCALE, features.SCALE_2},
+            {features.FILES, features.NO_SAVES, features.VERIFY, features.VERIFY_2, features.SCALE, features.SCALE_2},
         ),
         (
             TRAINER,
