@@ -40,7 +40,7 @@ VARIABLES = """
 |---|---|
 | `ORCH_CEILING` | a directory above the current one: orch looks for `orch.yaml` and `.orch` only below it |
 | `NO_COLOR` | any value: no colours, unless `--color always` is given |
-| `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
+| `XDG_CACHE_HOME`, `XDG_STATE_HOME`, `XDG_RUNTIME_DIR`, `TMPDIR` | places of [files that orch leaves](files.md) |
 | `ORCH_TIME_SCALE` | for tests of orch: makes the waiting times that are no settings shorter, 0.1 of their length |
 
 [spec.md](spec.md#what-a-script-can-use) lists the variables that orch sets in each task.

@@ -28,7 +28,7 @@ MOST_LISTED = 12
 
 NOTHING_LOGGED = """\
 no task of {run} logged where its operations ran. To get that,
-  start the run with --log-placement (devices.log_placement: true), or
+  start the run with --log-placement (defaults.devices.log_placement: true), or
   call tf.debugging.set_log_device_placement(True) first in the script"""
 MUTED = "eager runs are missing: with TF_CPP_MIN_LOG_LEVEL above 0 TensorFlow logs graphs only"
 T = TypeVar("T")
