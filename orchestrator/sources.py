@@ -26,7 +26,7 @@ def read_file(name: str | None) -> tuple[Node, str]:
     path = Path(name) if name is not None else nearest(SPEC)
     if path is None:
         return documents.empty(), os.getcwd()
-    document = documents.read(read_whole(path), str(path))
+    document = documents.read(read_whole(path, f"orch init {path} writes one"), str(path))
     real = path.resolve()
     # A pipe, such as -f <(...), and the deleted file of a shell's here-document have no directory.
     return document, str(real.parent) if real.is_file() else os.getcwd()
@@ -55,13 +55,13 @@ def nearest(name: str) -> Path | None:
     return None
 
 
-def read_whole(path: Path) -> bytes:
-    """The bytes of a file that is no longer than a spec may be. Raises `UsageError`, `SpecError`."""
+def read_whole(path: Path, fix: str = "") -> bytes:
+    """The bytes of a file that is no longer than a spec may be. `fix`: if there is none. Raises `UsageError`, `SpecError`."""
     try:
         with open(path, "rb") as file:
             return _first_bytes(file, str(path))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror}", fix if isinstance(error, FileNotFoundError) else "") from None
 
 
 def _first_bytes(file: BinaryIO, name: str) -> bytes:

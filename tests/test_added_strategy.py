@@ -90,10 +90,13 @@ def test_a_chief_and_the_workers_that_serve_it(extended: Callable[..., Completed
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--strategy", "solo", "-n", "2"), "strategy solo runs in one process: it takes 1 task; for several use multi_worker_mirrored"),
+        (
+            ("--strategy", "solo", "-n", "2"),
+            "strategy solo runs in one process: it takes 1 task\n       fix: for several use multi_worker_mirrored",
+        ),
         (("--strategy", "solo", "--set", "serve=true"), "serve: is for strategy parameter_server, not solo"),
         (("--strategy", "relay", "--set", "collectives.heartbeat_s=3"), "for strategy multi_worker_mirrored or solo, not relay"),
-        (("--strategy", "relay", "--ps", "1"), "tasks.ps: ps tasks are for strategy parameter_server, not relay"),
+        (("--strategy", "relay", "--ps", "1"), "--ps: ps tasks are for strategy parameter_server, not relay"),
         (("--strategy", "rellay"), "did you mean 'relay'"),
     ],
     ids=["several tasks", "another's key", "own key", "another's tasks", "misspelt"],

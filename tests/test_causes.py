@@ -148,4 +148,4 @@ def test_a_program_that_only_wraps_python_is_judged_by_the_end_of_its_log(orch: 
     assert (run.cause()["task"], run.cause()["suspect"]) == ("worker-1", "worker-0")
     write_script(tmp_path, "import frobnicate")
     done = orch("up", "--no-python", "./wrapper.sh", "-n", "1", "--", sys.executable, "script.py", check=1)
-    assert "fix: python -m pip install frobnicate " in report(done.err)
+    assert "a package: python -m pip install frobnicate " in report(done.err)

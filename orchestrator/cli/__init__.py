@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -94,8 +95,12 @@ class Commands(click.Group):
         if args[:1] == ["help"] and not ctx.resilient_parsing:
             args = [args[0], *args[2:]] if args[1:2] == ["--"] else args
             word = args[1].lower() if args[1:] else ""
-            meaning = importlib.import_module(".explanations", __name__).meanings().get("-".join(args[1:]).lower(), "")
-            of_command = not word or word in COMMANDS or word in answers("command")
+            explained = importlib.import_module(".explanations", __name__)
+            meaning = explained.meanings().get("-".join(args[1:]).lower(), "")
+            is_command = (word in COMMANDS or word in answers("command")) and not {*args[2:]} & {
+                *explained.pages()
+            }  # orch help run it in slurm
+            of_command = not word or is_command
             if meaning and (word not in COMMANDS or len(args) > 2):  # orch help run; orch help warm process
                 of_command = False
             elif meaning:  # orch help ps
@@ -212,6 +217,8 @@ def _words(error: click.ClickException) -> str:
     words = error.format_message()
     if isinstance(error, click.BadOptionUsage):  # Option '--tensorboard' requires an argument.
         words = words.replace(f"Option '{error.option_name}'", error.option_name, 1).rstrip(".")
+        if words.endswith(" requires an argument"):
+            return f"{error.option_name} has no value\nfix: {error.option_name} VALUE"
         if words.endswith("does not take a value"):
             from .script_command import OPTIONS
 
@@ -222,6 +229,10 @@ def _words(error: click.ClickException) -> str:
         name, _, told = words.removeprefix("Invalid value for ").partition(": ")
         return f"{name.replace(chr(39), '')}: {told}"
     ctx = getattr(error, "ctx", None)
+    if ctx is not None and (wrong := re.match(r"(?:Got unexpected extra arguments?|Missing argument) [('](.*?)[)']\.?(?=$|\n)", words)):
+        takes = " ".join(piece for piece in ctx.command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")
+        told = f"{ctx.command_path} needs {wrong[1]}" if words.startswith("M") else f"too many words: {wrong[1]}"
+        return told + (words[wrong.end() :] or f"\nfix: {ctx.command_path} {takes}".rstrip())
     if ctx is not None and words.startswith("No such command '"):  # in a group: orch warm sttart
         return f"there is no command '{words.split(chr(39))[1]}'; there are {', '.join(ctx.command.list_commands(ctx))}"
     return words

@@ -249,6 +249,8 @@ def help_command(ctx: click.Context, /, name: str) -> int:
         click.echo(_topics(topics, glossary))
     elif name in glossary:
         click.echo(_filled(f"{name.replace('-', ' ')}: {glossary[name]}" + (f"\n\n{page}" if page else "")))
+    elif page and not is_code and name not in answers("failure") and name not in topics:
+        click.echo(_filled(page))
     elif named := [topic for topic in topics if answers("failure").get(name, "" if is_code else name) in (topic, *topic.split("-"))]:
         click.echo(_filled("\n\n".join([*(topics[topic] for topic in named), *([page] if page else [])])))
     elif not page and (rows := settings_of(name)):
@@ -256,10 +258,11 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     elif page or name in otherwise:
         click.echo(_filled(page or f"there is no command {name!r}: {otherwise[name]}"))
     else:
-        for word in typed.split()[::-1] if " " in typed.strip() else ():  # two gpus
+        words = typed.split() if " " in typed.strip() else []
+        for word in (*(each for each in words if each.lower() in pages()), *reversed(words)):  # two gpus
             with contextlib.suppress(click.UsageError):
                 return int(ctx.invoke(help_command, name=word))
-        known = [*topics, *glossary]
+        known = [*topics, *glossary, *pages()]
         near = nearest(name, [*root.command.list_commands(ctx), *known] if isinstance(root.command, click.Group) else known, cutoff=0.75)
         hint = f"did you mean {near!r}?" if near else "orch help topics lists the topics, orch --help the commands"
         raise click.UsageError(f"there is no command or topic {typed!r}\nfix: {hint}", root)
@@ -273,5 +276,5 @@ def _topics(failures: Mapping[str, str], glossary: Mapping[str, str]) -> str:
         return textwrap.fill(", ".join(sorted(names)), 79, break_on_hyphens=False)
 
     begin = "orch help WORD explains these words, and each command, option, key, variable."
-    parts = [begin, "", "guides:", listed(pages()), "", "words of orch:", listed(glossary)]
+    parts = [begin, "", "pages:", listed(name for name, page in pages().items() if name == page), "", "words of orch:", listed(glossary)]
     return "\n".join([*parts, "", "failures (the line more of a report names one):", listed(failures)])

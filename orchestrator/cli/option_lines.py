@@ -27,7 +27,7 @@ LINES = {
     "--global-batch-size": "Elements in one step of worker.distribute",
     "--max-restarts": "Restarts after failures [default: 0]",
     "--timeout": "Limit of the whole run: 2h30m [default: none]",
-    "--hang-timeout": "Fail if no task prints for TIME [default: none]",
+    "--hang-timeout": "Fail if all are silent for TIME [default: none]",
     "--fail-on-nan": "Fail if a task reports NaN, inf [default: no]",
     "--checkpoint": "Save Keras's fit, and resume it [default: no]",
     "--resume": "Continue RUN, latest, or a checkpoint directory",

@@ -46,6 +46,8 @@ _USUAL = (
 _OF_A_RUN = {"spec_max_restarts", "spec_timeout", "spec_checkpoint", "spec_resume"}
 """Those of them that do not matter to the commands of `_TRIALS`, which train nothing to its end."""
 _TRIALS = ("doctor", "verify", "scale")
+_REFUSED = {"verify": ("spec_ps", "spec_hosts"), "scale": ("spec_ps", "spec_strategy")}
+"""Options that they refuse, at least usually: their help leaves them out."""
 
 SAME = {
     **dict.fromkeys(("-np", "--np", "--num-proc", "--num-processes", "--num-workers"), "--workers"),
@@ -96,7 +98,7 @@ class ScriptCommand(click.Command):
         left_out = 0
         for parameter in sorted(self.get_params(ctx), key=lambda each: usual.get(each.name or "", len(usual)) if is_short else 0):
             record = parameter.get_help_record(ctx)
-            if record is None or not isinstance(parameter, click.Option):
+            if record is None or not isinstance(parameter, click.Option) or parameter.name in _REFUSED.get(ctx.command.name or "", ()):
                 continue
             heading = _heading(parameter.name or "")
             if is_short and parameter.name in usual and not (ctx.command.name in _TRIALS and parameter.name in _OF_A_RUN):
@@ -129,6 +131,11 @@ class ScriptCommand(click.Command):
         args = [_in_our_words(word) for word in args]
         if not ctx.resilient_parsing:
             self._check_resume(ctx, args, own)
+            by_name = _by_name(ctx)
+            for option, word in itertools.pairwise(args):
+                if option in by_name and not by_name[option].is_flag and word in by_name:
+                    takes = METAVARS.get(by_name[option].opts[-1], by_name[option].metavar or "VALUE")
+                    raise click.UsageError(f"{option} has no value: {word!r} is an option\nfix: {option} {takes}", ctx)
         if own and own[0].endswith(".py") and not self._parse_known(ctx, args)[0].get("script"):
             ctx.meta[AFTER_DASHES] = shlex.join([*ctx.command_path.split(), *args, own[0], *(["--", *own[1:]] if own[1:] else [])])
         try:
@@ -149,9 +156,12 @@ class ScriptCommand(click.Command):
         except click.UsageError as error:
             if "unexpected extra argument" not in error.message:
                 raise
-            if flag := self._flag_before(args, error.message):
-                raise click.UsageError(flag, ctx) from None
             rule = "the script's own arguments go after --"
+            args, why = self._with_values(ctx, args)
+            if why and (line := "" if "\nfix: " in why else self._line(ctx, args, own)):
+                why += f"\nfix: {line}"
+            if "\nfix: " in why:
+                raise click.UsageError(why, ctx) from None
             if not (line := self._line(ctx, args, own)):
                 raise click.UsageError(f"{error.message.rstrip('.')}\nfix: {rule}", ctx) from None
             if self._interpreter(ctx, args) is not None:
@@ -168,13 +178,25 @@ class ScriptCommand(click.Command):
         line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
         raise click.UsageError(f"--resume needs the run that is continued\nfix: {line}    # orch ps --all lists the runs", ctx)
 
-    @staticmethod
-    def _flag_before(args: Sequence[str], message: str) -> str:
-        """Return what to say if the word too much follows an option to which other programs give a value; empty: it does not."""
-        for option, word in itertools.pairwise(args):
-            if (why := answers("no value").get(option)) and f"({word}" in message:
-                return f"{option} takes no value, and {word} is too much\nfix: {why}; the script's own arguments go after --"
-        return ""
+    def _with_values(self, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], str]:
+        """The words, with each word too much in the value of the option before it, as in ``-H hostA, hostB``; and what was wrong."""
+        by_name, script = _by_name(ctx), self._parse_known(ctx, args)[0].get("script")
+        has_script = any(word.endswith(".py") for word in args)
+        words, why, option, has_value = list[str](), "", None, True
+        for word in args:
+            if not has_value:
+                has_value = True
+            elif word.startswith("-"):
+                name, equals, _ = word.partition("=")
+                option = by_name.get(name.replace("_", "-"))
+                has_value = option is None or option.is_flag or bool(equals)
+            elif option is None or word.endswith(".py") or (word == script and not has_script) or not (told := _take(option, words, word)):
+                option = None
+            else:
+                why = why or told
+                continue
+            words.append(word)
+        return words, why
 
     def _line(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> str:
         """The command line that the user may have meant, with all words after ``--`` that orch does not know; empty if none can be made."""
@@ -217,6 +239,34 @@ class ScriptCommand(click.Command):
         return None
 
 
+def _by_name(ctx: click.Context) -> dict[str, click.Option]:
+    options = (each for each in ctx.command.get_params(ctx) if isinstance(each, click.Option))
+    return {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
+
+
+_YES_OR_NO = ("1", "true", "yes", "on", "0", "false", "no", "off")
+_HOST = r"[A-Za-z][\w.-]*(:\d+)?,?"
+_OTHER_VALUE = {"--env": r"[A-Z_]\w*=.*", "--set": r"\w+(\.[\w-]+)+=.*"}
+
+
+def _take(option: click.Option, words: list[str], word: str) -> str:
+    """Add a word too much to the value of the option at the end of the words. Returns what was wrong; empty: it is no value."""
+    name = option.opts[-1]
+    if option.is_flag:
+        told = f"{words[-1]} takes no value, and {word} is too much"
+        if word.lower() in _YES_OR_NO or (word.isdecimal() and option.secondary_opts):
+            words[-1:] = words[-1:] if word.lower() not in _YES_OR_NO[4:] else option.secondary_opts[:1]
+            return told
+        return f"{told}\nfix: {hint}; the script's own arguments go after --" if (hint := answers("no value").get(name)) else ""
+    if re.fullmatch(_OTHER_VALUE.get(name, " "), word):
+        words += [name, word]
+        return f"{name} takes one value, and {word} is too much"
+    if "," in (words[-1][-1:], word[:1]) or (name == "--hosts" and re.fullmatch(_HOST, word) and not os.path.exists(word)):
+        words[-1] = f"{words[-1].rstrip(',')},{word.lstrip(',')}"
+        return f"{name} takes one word: no space may stand before {word}"
+    return ""
+
+
 def describe_no_option(ctx: click.Context, name: str) -> str:
     """The message about an option that the command does not have, with the option that may have been meant."""
     option = name.replace("_", "-")
@@ -225,7 +275,8 @@ def describe_no_option(ctx: click.Context, name: str) -> str:
             value = one.says[option == one.name] if one.says else one.metavar
             return f"there is no option {option}\nfix: --set {one.path}={value}"
     known = [other for parameter in ctx.command.get_params(ctx) for other in (*parameter.opts, *parameter.secondary_opts)]
-    right = nearest(option, (other for other in known if other.startswith("--")), cutoff=0.75)
+    cutoff = 0.81 if isinstance(ctx.command, ScriptCommand) else 0.75  # --batch-size is rather an option of the script
+    right = nearest(option, (other for other in known if other.startswith("--")), cutoff=cutoff)
     if not (hint := answers("no option of a command").get(f"{ctx.command.name} {option}")) and option in _options_of_up(ctx):
         return f"there is no option {option}\nfix: {option} is an option of orch up"
     of_any = answers("no option") | answers("no option of orch") if isinstance(ctx.command, ScriptCommand) else {}
@@ -249,7 +300,7 @@ SHOWS_FEW = "orch.help_short"
 def _row(option: click.Option, record: tuple[str, str], command: str) -> tuple[str, str]:
     name = option.opts[-1]
     if name == "--help":
-        return "-h, --help", "Show this message" if command in ("plan", *_TRIALS) else "Show the most used options (-h), or all (--help)"
+        return "-h, --help", "Show this message" if command in ("plan", *_TRIALS) else "Show the most used options (-h), or more (--help)"
     if (command, name) == ("scale", "--workers"):
         return "-n, --workers N,N,…", "Numbers of workers to measure, such as 1,2,4"
     if name not in LINES:

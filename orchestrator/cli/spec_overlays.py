@@ -185,7 +185,7 @@ def _with_hostfile(document: Node, ctx: click.Context, source: ParameterSource) 
         raise UsageError(f"both {names} name hosts; give one of them")
     name = ctx.params["hostfile"]
     try:
-        text = read_whole(Path(name)).decode("utf-8", "replace")
+        text = read_whole(Path(name), "write lines such as hostA:2, or use -H hostA:2").decode("utf-8", "replace")
     except UsageError as error:
         raise UsageError(f"--hostfile: {error}") from None
     return overlay(document, "backend.hosts", read_hostfile(text, name))

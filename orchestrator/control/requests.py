@@ -84,8 +84,8 @@ def ask_stop(rundir: RunDir, reason: str, *, code: int = TERMINATED, now: bool =
 def ask_running(rundir: RunDir, what: str, **more: object) -> None:
     """`ask` for what only a run that goes on can do. Raises `UsageError` for another."""
     if not ask(rundir, what, **more):
-        left = "orch logs RUN shows its output, orch ps RUN its tasks, and orch report RUN all of it on a page"
-        raise UsageError(f"{rundir.run_id} is not running" + ("; orch up starts a new run" if what == "restart" else f" any more: {left}"))
+        left = "orch up starts a new run" if what == "restart" else "orch logs RUN, orch ps RUN or orch report RUN"
+        raise UsageError(f"{rundir.run_id} is not running any more", left)
 
 
 def ask_restart(rundir: RunDir) -> int:

@@ -98,7 +98,7 @@ def find_run(home: Path, name: str | None) -> RunDir:
         if (latest := _latest(home)) is not None:
             return latest
         if not (runs := list_runs(home)):
-            raise UsageError(f"there is no run in {home}")
+            raise UsageError(f"there is no run in {home}", "cd to the directory of the run, or name it: --home DIR; orch up starts one")
         return runs[-1]  # the link was removed, or no run has got a plan
     found = [run for run in list_runs(home) if run.run_id.startswith(name)]
     named = [run for run in found if name_of(run.run_id) == name]  # lr-1 is not lr-10

@@ -71,8 +71,9 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
     if not is_remote(base):
         save = newest(base)
         if save is None:
-            how = "orch up --checkpoint saves a fit, and worker.checkpoints a loop of your own (docs/resume.md)"
-            raise UsageError(f"{what} has no checkpoint in {base}; {how}; orch checkpoints shows those of a run")
+            raise UsageError(
+                f"{what} has no checkpoint in {base}", "start again with --checkpoint (a fit), or worker.checkpoints (a loop)", "resume"
+            )
         if not (order or spec.checkpoints.order):  # a directory
             order, fit = str((save.manifest or {})["order"]), fit or save.series.rpartition("/")[2].startswith("fit-")
     order = spec.checkpoints.order or order

@@ -72,7 +72,7 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         assert said.startswith(f"{word.replace('-', ' ')}: {' '.join(meaning.split())}"), word
     assert orch.in_process("help", "warm", "start", check=0).out == orch.in_process("warm", "start", "--help", check=0).out
     topics = orch.in_process("help", "topics", check=0).out
-    assert {"out-of-memory", "controller", "torchrun"} <= {*re.split(r"[\s,]+", topics)}
+    assert {"out-of-memory", "controller", "coming-from"} <= {*re.split(r"[\s,]+", topics)}
     assert max(map(len, topics.splitlines())) < 80
     for topic in explanations():
         assert orch.in_process("help", topic, check=0).out
@@ -108,6 +108,14 @@ def test_help_is_a_command_too(orch: Orch) -> None:
         ("--timeline", "--timeline (orch ps)\n* Show when each task"),
         ("timeouts", "timeouts."),
         ("two gpus", "Choose GPUs, memory and threads\n"),
+        *((word, "Choose GPUs, memory and threads\n") for word in ("gpu", "cuda")),
+        ("keras", "Train with Keras on several workers\n"),
+        ("python", "Start runs from Python\n"),
+        *((word, "Run on hosts over SSH\n") for word in ("hosts", "multi-node")),
+        *((word, "Continue after a crash\n") for word in ("continue", "resume after a crash")),
+        ("fewer workers", "Fewer and more workers\n"),
+        ("run it in slurm", "Run in Slurm\n"),
+        ("add a setting", "Add a setting,"),
         ("adding", "Add a setting"),
         ("checkpoint", "checkpoint: a copy of the training on disk, from which it can be resumed\n\nContinue after a crash\n"),
     ):

@@ -366,7 +366,8 @@ def test_a_run_that_is_being_made_is_not_lost(monkeypatch: pytest.MonkeyPatch, t
 
 def test_down_is_content_with_a_run_that_is_over_and_not_with_none(orch: Orch, tmp_path: Path) -> None:
     """As docs/exit-codes.md says."""
-    assert orch("down", check=2).err == f"error: there is no run in {tmp_path / '.orch'}\n"
+    fix = "cd to the directory of the run, or name it: --home DIR; orch up starts one"
+    assert orch("down", check=2).err == f"error: there is no run in {tmp_path / '.orch'}\n       fix: {fix}\n"
     (tmp_path / "go").touch()
     orch("up", "waiting.py", check=0)
     assert orch("down", check=0).out.endswith("; it was not running\n")
@@ -415,8 +416,8 @@ def test_a_run_that_is_ending_is_not_said_to_start_again(orch: Orch, script: Scr
 def test_a_run_that_ends_just_then_is_not_said_to_start_again(orch: Orch, tmp_path: Path) -> None:
     with held_run(tmp_path / ".orch"):
         pass
-    assert orch("restart", check=2).err == "error: one is not running; orch up starts a new run\n"
-    said = "one is not running any more: orch logs RUN shows its output, orch ps RUN its tasks, and orch report RUN all of it on a page"
+    assert orch("restart", check=2).err == "error: one is not running any more\n       fix: orch up starts a new run\n"
+    said = "one is not running any more\n       fix: orch logs RUN, orch ps RUN or orch report RUN"
     assert orch("stacks", check=2).err == f"error: {said}\n"
 
 

@@ -222,7 +222,7 @@ def test_hosts_of_a_flag_beat_those_of_a_variable(orch: Orch, tmp_path: Path) ->
     for words, env, said in (
         (["-H", "hostB", "--hostfile", "others"], {}, "both -H and --hostfile name hosts; give one of them"),
         (["--backend", "local", "--hostfile", "others"], {}, "backend.hosts belongs to backend ssh, and this run is local"),
-        (["--network", "private"], {}, "network: private: the tasks of backend ssh need the network between the hosts"),
+        (["--network", "private"], {}, "--network: must be host: the tasks of backend ssh need the network between the hosts"),
         ([], {"ORCH_HOSTS": "hostB", "ORCH_HOSTFILE": "hosts"}, "both ORCH_HOSTS and ORCH_HOSTFILE name hosts; give one of them"),
     ):
         assert said in orch("plan", "show.py", *words, env=env, check=2).err
@@ -503,7 +503,7 @@ def test_output_without_a_terminal_has_no_colour_unless_it_is_asked_for(orch: Or
     script("raise ModuleNotFoundError(\"No module named 'x'\")\n", "fails.py")
     failed = orch("up", "fails.py", "--color", "always", check=1).err
     assert re.search(r"\n\x1b\[1;31morch: fails-\S+ failed after .*\x1b\[0m\n\x1b\[1;31morch:   first failure: worker-0", failed)
-    assert f"\x1b[1morch:   fix: {sys.executable} -m pip install x " in failed
+    assert f"\x1b[1morch:   fix: a module of yours: --env PYTHONPATH=DIR; a package: {sys.executable} -m pip install x " in failed
     assert "\x1b" not in orch("up", "fails.py", check=1).err
 
 

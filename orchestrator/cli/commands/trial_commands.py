@@ -22,10 +22,10 @@ from ..spec_overlays import read_spec
 @spec_options
 @new_home_option
 @click.option("--steps", type=Count(1, 1000), metavar="N", default=STEPS, show_default=True, help="The number of steps to compare.")
-@click.option("--limit", type=Count(1), metavar="S", default=300, show_default=True, help="The most seconds that both runs may take.")
+@click.option("--limit", type=Span(1), metavar="TIME", default=300.0, help="The most that both runs may take. [default: 5m]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as_json: bool, **_: Any) -> int:
+def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: float, as_json: bool, **_: Any) -> int:
     """Run the first steps of SCRIPT as one process and as several workers, and say whether they are the same training.
 
     \b
@@ -35,10 +35,10 @@ def verify_command(ctx: click.Context, /, home: Path, steps: int, limit: int, as
       orch verify train.py --strategy mirrored --cpus 2
 
     Both get the same random numbers. orch compares the rows of each step, the losses with their terms, the gradients as the optimizer
-    applies them, the variables, and the output of fit. The program ends after these steps, before it saves.
+    applies them, the variables, and the output of fit. The program ends after these steps; its saves do nothing.
 
-    The exit code is 0 if the training is the same, 1 if it differs, and 2 if nothing could be compared. If the
-    program fails, it is the program's, with 2 for 1.
+    The exit code is 0 if the training is the same, 1 if it differs, and 2 if nothing could be compared. If SCRIPT fails, the exit
+    code is its own (2 for its 1). orch verify refuses parameter servers and other hosts.
     """
     from ...checks.same_training import sentences, to_json
     from ...errors import USAGE

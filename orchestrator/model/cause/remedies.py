@@ -119,7 +119,7 @@ ABOUT_NAMES = {
     ),
     r"No module named '(?P<name>[^']+)'": Remedy(
         "a-module-is-not-installed",
-        "{python} -m pip install {name}    # or its package of another name; a module of yours: --env PYTHONPATH=DIR",
+        "a module of yours: --env PYTHONPATH=DIR; a package: {python} -m pip install {name}    # or its other name",
     ),
     r"Attempt to convert a value \(PerReplica:[\s\S]*unsupported type|Invalid reduction dimension 0 for input with 0 dimensions": Remedy(
         _FIT,

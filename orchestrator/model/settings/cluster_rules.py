@@ -58,7 +58,7 @@ def _foreign_keys(draft: Draft, others: tuple[str, ...], keys: list[str]) -> Com
 
 def _network_can_be_private(draft: Draft) -> Iterator[Complaint]:
     if draft.given.get("network") == "private" and not draft.backend.HAS_PRIVATE_NETWORK:
-        message = f"network: private: the tasks of backend {draft.backend.type} need the network between the hosts"
+        message = f"must be host: the tasks of backend {draft.backend.type} need the network between the hosts"
         yield "network", message, "leave it out, and keep the hosts behind a firewall; or run on this machine alone"
 
 

@@ -71,7 +71,7 @@ def _tree(text: str, source: str, *, lines: bool = True) -> Node | None:
         if "nesting depth" in str(error.problem):  # libyaml's own limit, since 0.2.6, may come before ours: it reads ahead
             raise refusal(f"{source}:{mark.line + 1}" if lines else source, _TOO_DEEP) from None
         at_mark = "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column :]
-        if "cannot start any token" in str(error.problem) and at_mark.startswith("\t"):
+        if "tab character that violates" in str(error.problem) or ("cannot start any token" in str(error.problem) and at_mark[:1] == "\t"):
             raise refusal(f"{source}:{mark.line + 1}", "a tab stands before the text", "indent with spaces") from None
         where = f"column {mark.column + 1}" + (f", {error.context}" if error.context else "")
         raise refusal(f"{source}:{mark.line + 1}", f"cannot be read as YAML: {error.problem} ({where})") from None

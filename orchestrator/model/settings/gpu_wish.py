@@ -58,8 +58,8 @@ def _id(item: Node) -> str:
     if re.fullmatch(_UUID, text):
         return text
     if name is None:
-        forms = "must be auto, a number of GPUs, or a list of GPUs: 0,2, GPU-… or /device:GPU:0"
-        raise refusal(item.place, f"{forms}, not {shown(item)}", "write auto" if text.lower() == "all" else "")
+        hint = "write auto" if text.lower() == "all" else "write auto, 2 or 0,2 (or GPU-…, /device:GPU:0)"
+        raise refusal(item.place, f"must be auto, a number or a list of GPUs, not {shown(item)}", hint)
     if name.kind != "GPU" or not name.is_local:
         raise refusal(item.place, f"{quoted(text)} is not a GPU of the task's own host", "write GPU:0; for logical CPU devices cpus: 2")
     return str(name.index)

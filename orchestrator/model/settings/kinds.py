@@ -361,6 +361,14 @@ class Struct(Kind):
             here = listed(offered) if len(offered) <= _MOST_KEYS else f"{few([*offered], _MOST_KEYS)}; orch help reference names all"
             hint = f"did you mean '{right}'?" if right else f"write one of these keys: {here}"
             findings.spoiled.add(right)
+        if item.place == "--set" and hint.startswith("write it as "):  # tasks: {worker: ...} is tasks.worker=...
+            inner = [name for name in item.value if f"{name}: ..." not in hint] if isinstance(item.value, dict) else []
+            hint = (
+                hint.replace("write it as", "--set")
+                .replace(": {", ".")
+                .replace(": ...", f"{''.join(f'.{name}' for name in inner[:1])}=...")
+                .replace("}", "")
+            )
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
 
     def _parted(self, key: str) -> str:

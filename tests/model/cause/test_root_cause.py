@@ -246,7 +246,7 @@ OTHER = "train.py:70: another line"
             (OWN,),
             Failure("ModuleNotFoundError", "No module named 'portpicker'", "Traceback …", T0),
             False,
-            "python -m pip install portpicker ",
+            "a module of yours: --env PYTHONPATH=DIR; a package: python -m pip install portpicker ",
         ),
     ],
 )
