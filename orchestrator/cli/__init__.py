@@ -97,10 +97,8 @@ class Commands(click.Group):
             word = args[1].lower() if args[1:] else ""
             explained = importlib.import_module(".explanations", __name__)
             meaning = explained.meanings().get("-".join(args[1:]).lower(), "")
-            is_command = (word in COMMANDS or word in answers("command")) and not {*args[2:]} & {
-                *explained.pages()
-            }  # orch help run it in slurm
-            of_command = not word or is_command
+            is_page = any(each in explained.pages() for each in args[2:])  # orch help run it in slurm
+            of_command = not word or (not is_page and (word in COMMANDS or word in answers("command")))
             if meaning and (word not in COMMANDS or len(args) > 2):  # orch help run; orch help warm process
                 of_command = False
             elif meaning:  # orch help ps

@@ -258,8 +258,8 @@ def help_command(ctx: click.Context, /, name: str) -> int:
     elif page or name in otherwise:
         click.echo(_filled(page or f"there is no command {name!r}: {otherwise[name]}"))
     else:
-        words = typed.split() if " " in typed.strip() else []
-        for word in (*(each for each in words if each.lower() in pages()), *reversed(words)):  # two gpus
+        words = typed.lower().split() if " " in typed.strip() else []
+        for word in (*(each for each in words if each in pages()), *reversed(words)):  # two gpus
             with contextlib.suppress(click.UsageError):
                 return int(ctx.invoke(help_command, name=word))
         known = [*topics, *glossary, *pages()]

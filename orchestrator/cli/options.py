@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # not for a help text
 
 SET = "Set any key of orch.yaml, for example restart.max=3. May be repeated."
 HOSTFILE = "Run on the hosts in this file. Its lines are HOST slots=N, or HOST:N."
-FILE = "Read the settings from this file. Default: orch.yaml, if this file exists."
+FILE = "Read the settings from this file. [default: orch.yaml, if this file exists]"
 VARIABLE = "Set an environment variable of the tasks. NAME alone copies it from the shell that starts orch. May be repeated."
 
 _HOME: dict[str, Any] = {"envvar": "ORCH_HOME", "metavar": "DIR", "shell_complete": completion.directories}
@@ -86,13 +86,13 @@ def spec_options(command: F, keys: Sequence[str] = ()) -> F:
 
 def home_option(command: F) -> F:
     """``--home``: the directory of the runs, as an absolute path."""
-    text = "The directory of all runs. Default: .orch here, or in the nearest directory above that has one."
+    text = "The directory of all runs. [default: .orch here, or in the nearest directory above that has one]"
     return click.option("--home", "home", callback=_existing_home, **_HOME, help=text)(command)
 
 
 def new_home_option(command: F) -> F:
     """``--home`` of a command that makes a run: a run is kept next to the orch.yaml that it is made of."""
-    text = "The directory of all runs. Default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count."
+    text = "The directory of all runs. [default: .orch next to orch.yaml, or here if there is no orch.yaml; -f does not count]"
     return click.option("--home", "home", callback=_new_home, **_HOME, help=text)(command)
 
 
@@ -192,7 +192,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 def import_timeout_option(what: str) -> Callable[[F], F]:
     """``--import-timeout``: the longest that `what` may take, in seconds."""
-    text = f"The longest that {what} may take, in seconds or as 2m. Default: 120."
+    text = f"The longest that {what} may take, in seconds or as 2m. [default: 120]"
     return click.option("--import-timeout", type=Span(1, 86400), default=120.0, metavar="TIME", help=text)
 
 
@@ -250,7 +250,7 @@ def color_options(command: F) -> F:
 
 def color_option(command: F) -> F:
     """``--color``."""
-    choices, text = click.Choice(["auto", "always", "never"]), "Use colours: auto (on a terminal), always or never. Default: auto."
+    choices, text = click.Choice(["auto", "always", "never"]), "Use colours: auto (on a terminal), always or never. [default: auto]"
     return click.option("--color", envvar="ORCH_COLOR", type=choices, default="auto", metavar=metavar(choices), help=text)(command)
 
 

@@ -130,12 +130,7 @@ class ScriptCommand(click.Command):
             ctx.meta["orch.script_args"] = own
         args = [_in_our_words(word) for word in args]
         if not ctx.resilient_parsing:
-            self._check_resume(ctx, args, own)
-            by_name = _by_name(ctx)
-            for option, word in itertools.pairwise(args):
-                if option in by_name and not by_name[option].is_flag and word in by_name:
-                    takes = METAVARS.get(by_name[option].opts[-1], by_name[option].metavar or "VALUE")
-                    raise click.UsageError(f"{option} has no value: {word!r} is an option\nfix: {option} {takes}", ctx)
+            self._check_values(ctx, args, own)
         if own and own[0].endswith(".py") and not self._parse_known(ctx, args)[0].get("script"):
             ctx.meta[AFTER_DASHES] = shlex.join([*ctx.command_path.split(), *args, own[0], *(["--", *own[1:]] if own[1:] else [])])
         try:
@@ -168,8 +163,12 @@ class ScriptCommand(click.Command):
                 rule = "orch starts the script with Python"
             raise click.UsageError(f"{error.message.rstrip('.')}\nfix: {line}    # {rule}", ctx) from None
 
-    def _check_resume(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> None:
-        """Refuse a --resume that names no run: the next option, or the script, would be its value. Raises Click's usage error."""
+    def _check_values(self, ctx: click.Context, args: Sequence[str], own: Sequence[str]) -> None:
+        """Refuse an option as the value of another one, and a --resume that names no run. Raises Click's usage error."""
+        options = _by_name(ctx)
+        for name, word in itertools.pairwise(args):
+            if name != "--resume" and name in options and not options[name].is_flag and word in options:
+                raise click.UsageError(f"{name} has no value: {word!r} is an option\nfix: {name} {options[name].metavar or 'VALUE'}", ctx)
         place = args.index("--resume") if "--resume" in args else len(args)
         value = "".join(args[place + 1 : place + 2])
         if place == len(args) or (value and not value.startswith("-") and not (value.endswith(".py") and os.path.isfile(value))):
@@ -244,7 +243,7 @@ def _by_name(ctx: click.Context) -> dict[str, click.Option]:
     return {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
 
 
-_YES_OR_NO = ("1", "true", "yes", "on", "0", "false", "no", "off")
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _HOST = r"[A-Za-z][\w.-]*(:\d+)?,?"
 _OTHER_VALUE = {"--env": r"[A-Z_]\w*=.*", "--set": r"\w+(\.[\w-]+)+=.*"}
 
@@ -254,8 +253,9 @@ def _take(option: click.Option, words: list[str], word: str) -> str:
     name = option.opts[-1]
     if option.is_flag:
         told = f"{words[-1]} takes no value, and {word} is too much"
-        if word.lower() in _YES_OR_NO or (word.isdecimal() and option.secondary_opts):
-            words[-1:] = words[-1:] if word.lower() not in _YES_OR_NO[4:] else option.secondary_opts[:1]
+        if word.lower() in _NO:
+            words[-1:] = option.secondary_opts[:1]
+        if word.lower() in (*_YES, *_NO) or (word.isdecimal() and option.secondary_opts):
             return told
         return f"{told}\nfix: {hint}; the script's own arguments go after --" if (hint := answers("no value").get(name)) else ""
     if re.fullmatch(_OTHER_VALUE.get(name, " "), word):

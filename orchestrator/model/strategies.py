@@ -125,11 +125,8 @@ class Strategy:
             rest = "write 1: TensorFlow drives all hosts of a TPU from it" if self.drives_all_hosts else f"for several use {DEFAULT.name}"
             yield "tasks", f"strategy {self.name} runs in one process: it takes 1 task", rest
         for kind in strangers:
-            yield (
-                f"tasks.{kind}.count",
-                f"{kind} tasks are for strategy {with_tasks(kind)}, not {self.name}",
-                f"leave out the strategy, or {kind}",
-            )
+            what = f"{kind} tasks are for strategy {with_tasks(kind)}, not {self.name}"
+            yield f"tasks.{kind}.count", what, f"leave out the strategy, or {kind}"
         for kind in (kind for kind, role in self.roles.items() if role.required and not counts.get(kind)):
             path = f"tasks.{kind}.count" if kind in counts else "strategy"
             yield path, f"strategy {self.name} needs at least 1 {kind} task", f"write tasks: {{{kind}: 1}}"

@@ -71,9 +71,8 @@ def resumed(home: Path, spec: ClusterSpec, find: Callable[[Path, str], RunDir] =
     if not is_remote(base):
         save = newest(base)
         if save is None:
-            raise UsageError(
-                f"{what} has no checkpoint in {base}", "start again with --checkpoint (a fit), or worker.checkpoints (a loop)", "resume"
-            )
+            how = "start again with --checkpoint (a fit), or worker.checkpoints (a loop)"
+            raise UsageError(f"{what} has no checkpoint in {base}", how, "resume")
         if not (order or spec.checkpoints.order):  # a directory
             order, fit = str((save.manifest or {})["order"]), fit or save.series.rpartition("/")[2].startswith("fit-")
     order = spec.checkpoints.order or order

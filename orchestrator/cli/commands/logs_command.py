@@ -77,7 +77,7 @@ class LogOptions:
 @click.option("-n", "--tail", type=Count(0), metavar="N", help="Begin with the last N lines of each stream.")
 @click.option("--grep", metavar="RE", help="Show only lines that match this regular expression.")
 @click.option("--stream", type=click.Choice(STREAMS), metavar="|".join(STREAMS), help="Show only this stream.")
-@click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. [default: the last attempt of each task]")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin each line with the time at which orch saw the line, about a second late.")
 @click.option("--merge", is_flag=True, help="Show the lines of all tasks in the order of time, which orch knows to about a second.")
 @click.option("--fold", is_flag=True, help="Show a line that several tasks write only once: worker-0..7 | ..., in the order of time.")

@@ -21,7 +21,7 @@ TASK = "Show only this task, or tasks of this type. May be repeated."
 @run_argument
 @click.option("--task", "--only", "tasks", multiple=True, metavar="TASK", shell_complete=completion.tasks, help=TASK)
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Show only this operation: MatMul, '*Variable*'. May be repeated.")
-@click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. Default: the last attempt of each task.")
+@click.option("--attempt", type=Count(1), metavar="N", help="Show this attempt. [default: the last attempt of each task]")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also show constants, arguments and the like.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def placement_command(run: RunDir, tasks: Sequence[str], ops: Sequence[str], attempt: int | None, everything: bool, as_json: bool) -> int:

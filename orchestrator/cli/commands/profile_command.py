@@ -24,7 +24,7 @@ from ..options import Span, exact_run_argument, only_tasks
 from .run_commands import refuse_unclear
 
 TASK = "Profile only this task, or tasks of this type. May be repeated."
-FOR = "How long the profiler runs: seconds, or 500ms. Default: 2s."
+FOR = "How long the profiler runs: seconds, or 500ms. [default: 2s]"
 RISK = "Also profile tasks in which TensorFlow's profiler is known to crash. A crash ends the attempt of the whole cluster."
 
 

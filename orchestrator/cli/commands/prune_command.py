@@ -26,7 +26,7 @@ from ...record.text.format import json_text
 from .. import WORD, completion
 from ..options import Count, Span, home_option
 
-KEEP = "Keep the newest N runs. Default: 20, or none with --older."
+KEEP = "Keep the newest N runs. [default: 20, or none with --older]"
 OLDER = "Remove only runs that began longer ago than this: 14d, 36h."
 
 

@@ -14,7 +14,7 @@ from ...record.text.format import json_text
 from ..completion import files
 from ..options import run_argument
 
-OUTPUT = "Write to this file. Default: RUN.html here, or RUN.zip with --bundle."
+OUTPUT = "Write to this file. [default: RUN.html here, or RUN.zip with --bundle]"
 BUNDLE = "Write an archive with the page, the events, the plan and the logs, for a bug report."
 
 

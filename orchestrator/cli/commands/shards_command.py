@@ -26,19 +26,19 @@ from ..options import Count
 from ..spec_overlays import says
 
 POLICIES = ("auto", "file", "data", "hint", "off")
-FORMAT = "The format of the files. Default: from their names and first bytes."
+FORMAT = "The format of the files. [default: from their names and first bytes]"
 
 
 @click.command("shards")
 @click.argument("files", nargs=-1)
-@click.option("-n", "--workers", type=Count(1, 100_000), metavar="N", help="The number of workers. Default: as in orch.yaml, or 1.")
+@click.option("-n", "--workers", type=Count(1, 100_000), metavar="N", help="The number of workers. [default: as in orch.yaml, or 1]")
 @click.option(
     "-r",
     "--replicas-per-worker",
     "replicas",
     type=Count(1, 1024),
     metavar="R",
-    help="The number of replicas (such as GPUs) in each worker. Default: 1.",
+    help="The number of replicas (such as GPUs) in each worker. [default: 1]",
 )
 @click.option(
     "-b",
@@ -56,7 +56,7 @@ FORMAT = "The format of the files. Default: from their names and first bytes."
     "policy",
     type=click.Choice(POLICIES),
     metavar="|".join(POLICIES),
-    help="The AutoShardPolicy. Default: auto.",
+    help="The AutoShardPolicy. [default: auto]",
 )
 @click.option("--drop-remainder", is_flag=True, default=None, help="Leave out the last batch if it is not full.")
 @click.option("--format", "kind", type=click.Choice(KINDS), metavar="|".join(KINDS), help=FORMAT)

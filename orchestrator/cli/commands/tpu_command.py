@@ -32,7 +32,7 @@ _READ = ("tpu", "python")
 @click.option("--partition", "dims", metavar="N,N,…", help="Split a tensor: the number of parts in each dimension.")
 @click.option("--shape", metavar="N,N,…", help="The shape of this tensor, with ? for an unknown size.")
 @click.option(
-    "--dtype", default="float32", type=click.Choice(words.DTYPES), metavar="TYPE", help="The type of this tensor. Default: float32."
+    "--dtype", default="float32", type=click.Choice(words.DTYPES), metavar="TYPE", help="The type of this tensor. [default: float32]"
 )
 @click.option("--no-tensorflow", is_flag=True, help="Do not ask TensorFlow for the core assignment.")
 @color_option

@@ -17,7 +17,7 @@ from ..spec_overlays import read_spec
 IDLE_S = 1800.0
 KEYS = ("module", "workdir", "python", "keras.mode", "strategy", "defaults.env", "defaults.log_level")
 """The keys of orch.yaml on which the imports depend."""
-IDLE = "End the process this long after the last `orch up`, in seconds or as 30m. Default: 30m."
+IDLE = "End the process this long after the last `orch up`, in seconds or as 30m. [default: 30m]"
 
 
 @click.group("warm")
@@ -38,7 +38,7 @@ def warm_command() -> None:
 @warm_command.command("start", cls=ScriptCommand)
 @functools.partial(spec_options, keys=KEYS)
 @click.option(
-    "--preload", multiple=True, metavar="MODULE", help="A module to import. May be repeated. Default: preload of orch.yaml, or tensorflow."
+    "--preload", multiple=True, metavar="MODULE", help="A module to import. May be repeated. [default: preload of orch.yaml, or tensorflow]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--idle-timeout", type=Span(1), default=IDLE_S, metavar="TIME", help=IDLE)

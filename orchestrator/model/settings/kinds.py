@@ -362,13 +362,8 @@ class Struct(Kind):
             hint = f"did you mean '{right}'?" if right else f"write one of these keys: {here}"
             findings.spoiled.add(right)
         if item.place == "--set" and hint.startswith("write it as "):  # tasks: {worker: ...} is tasks.worker=...
-            inner = [name for name in item.value if f"{name}: ..." not in hint] if isinstance(item.value, dict) else []
-            hint = (
-                hint.replace("write it as", "--set")
-                .replace(": {", ".")
-                .replace(": ...", f"{''.join(f'.{name}' for name in inner[:1])}=...")
-                .replace("}", "")
-            )
+            inner = "".join(f".{name}" for name in item.value if name not in hint) if isinstance(item.value, dict) else ""
+            hint = "--set" + hint[11:].replace(": {", ".").replace(": ...", f"{inner}=...").replace("}", "")
         findings.add(path, Problem(item.place, f"unknown key {quoted(key)}", hint))
 
     def _parted(self, key: str) -> str:
