@@ -147,11 +147,10 @@ def _on_report(cluster: Cluster, event: events.TaskReported) -> Cluster:
     found = input_counts.read(values.pop(INPUT)) if INPUT in values else cluster.tasks[event.task].input
     serves = values.pop(SERVES, cluster.tasks[event.task].serves) is True
     apart = values.pop(APART, cluster.tasks[event.task].trains_apart) is True
+    far = progress.read(values.pop(PROGRESS)) if PROGRESS in values else cluster.tasks[event.task].progress
     odd = not_finite.seen(cluster.tasks[event.task].not_finite, values)
     cluster = update(cluster, event.task, report=values, reported_at=event.at, input=found, not_finite=odd)
-    cluster = update(cluster, event.task, serves=serves, trains_apart=apart)
-    if PROGRESS in values:
-        cluster = update(cluster, event.task, progress=progress.read(values.pop(PROGRESS)))
+    cluster = update(cluster, event.task, serves=serves, trains_apart=apart, progress=far)
     step = values.get("step")
     # A bool is a number in Python, and NaN compares with nothing.
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step == step:
