@@ -22,6 +22,7 @@ import os
 import re
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -282,12 +283,27 @@ def _added(optimizer: Any, grads: Any, variables: Any) -> Any:
     pairs = enumerate(zip(grads, variables, strict=False))
     places = [place for place, (grad, variable) in pairs if grad is not None and not optimizer._overwrite_variable_with_gradient(variable)]
     if places:
-        own = [grads[place].values if _is_of_no_row(grads[place]) else grads[place] for place in places]
+        are = _are_of_no_row([grads[place] for place in places])
+        own = [grads[place].values if is_of_no_row else grads[place] for place, is_of_no_row in zip(places, are, strict=True)]
         added: Any = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
-        for place, grad in zip(places, added, strict=True):
-            slices = grads[place] if _is_of_no_row(grads[place]) else None
-            grads[place] = grad if slices is None else tf.IndexedSlices(grad, slices.indices, slices.dense_shape)
+        for place, grad, is_of_no_row in zip(places, added, are, strict=True):
+            slices = grads[place]
+            grads[place] = tf.IndexedSlices(grad, slices.indices, slices.dense_shape) if is_of_no_row else grad
     return grads
+
+
+def _are_of_no_row(grads: list[Any]) -> list[bool]:
+    """Of each gradient, whether it is slices that belong to no row. Without a graph: those that are the same in all replicas, each once."""
+    import tensorflow as tf
+
+    are = [_is_of_no_row(grad) for grad in grads]
+    if not tf.executing_eagerly() or not any(isinstance(grad, tf.IndexedSlices) for grad in grads):
+        return are
+    indices = [grad.indices.numpy() if isinstance(grad, tf.IndexedSlices) else None for grad in grads]
+    marks = [(0, 1) if each is None else (zlib.crc32(each.tobytes()) >> 12, len(set(each)) < len(each)) for each in indices]
+    marked = tf.constant([[mark, mark * mark, is_twice] for mark, is_twice in marks], tf.float64)
+    of_all = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, marked).numpy()
+    return [mark**2 == replicas() * square and not twice for mark, square, twice in of_all]
 
 
 def _is_of_no_row(grad: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from .. import failure, patches
@@ -56,7 +58,7 @@ def watch(log_dir: str) -> None:
     """Write down the first steps of the program, as soon as it has imported TensorFlow."""
     made = Recorder(log_dir)
     recorder.recorders.append(made)
-    save_nothing()
+    save_nothing(lambda: made.done)
     sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=end_at_fault, args=({VERIFY, VERIFY_2},), name="orch verify", daemon=True).start()
     patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made, module))
@@ -64,26 +66,25 @@ def watch(log_dir: str) -> None:
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
 
 
-def save_nothing() -> None:
-    """Let the calls that save a training or a model do nothing: what a few steps have trained shall take the place of no file."""
+def save_nothing(trains: Callable[[], object]) -> None:
+    """Let the calls that save a training or a model do nothing once it `trains`: what a few steps have trained is for no file of the
+    program. Before, it may save what it then loads.
+    """
 
     def replace(names: tuple[str, ...]) -> None:
         for name in names:
-            patches.replace(NO_SAVES, name, _give_nothing if name == "save_and_return_nodes" else _give_path)
+            patches.replace(NO_SAVES, name, functools.partial(_save_nothing, trains, name))
 
     patches.after(NO_SAVES, "tensorflow", lambda _: replace(_SAVES))
     patches.after(NO_SAVES, "keras", lambda _: replace(_SAVES_OF_KERAS))
 
 
-def _give_path(real: Any, *args: Any, **kwargs: Any) -> str | None:
-    """Give the path that would have been written, if it is known."""
+def _save_nothing(trains: Callable[[], object], name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give the path that would have been written, or what a caller within TensorFlow takes apart."""
+    if not trains():
+        return real(*args, **kwargs)
     path = args[1] if len(args) > 1 else kwargs.get("file_prefix")
-    return path if isinstance(path, str) else None
-
-
-def _give_nothing(real: Any, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Give what callers within TensorFlow take apart."""
-    return [], {}
+    return ([], {}) if name == "save_and_return_nodes" else path if isinstance(path, str) else None
 
 
 def end_at_fault(features: set[str]) -> None:
