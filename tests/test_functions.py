@@ -20,7 +20,6 @@ import orchestrator
 from orchestrator import RunFailed, UsageError, functions
 from orchestrator.record.run_directory import RunDir
 from tests.bed import Bed
-from tests.kubernetes_bed.bed import Namespace
 from tests.slurm_bed import SlurmBed
 
 QUICK: dict[str, Any] = {"preload": [], "grace": 20}
@@ -184,12 +183,3 @@ def test_a_function_runs_in_a_job_of_slurm(slurm: SlurmBed, here: Path, monkeypa
     monkeypatch.setenv("SLURM_CONF", slurm.env["SLURM_CONF"])
     with orchestrator.launch(named, "a", workers=2, backend="slurm", **QUICK) as run:
         assert run.wait(200).values == {f"worker-{number}": ("a", f"worker-{number}", 2) for number in range(2)}
-
-
-@pytest.mark.root
-@pytest.mark.timeout(300)
-def test_a_function_runs_in_pods_of_kubernetes(kubernetes: Namespace, here: Path) -> None:
-    pods = {"type": "kubernetes", "image": kubernetes.image, "image_pull_policy": "Never"}
-    assert launched(named, "a", backend=pods).values == {f"worker-{number}": ("a", f"worker-{number}", 2) for number in range(2)}
-    with pytest.raises(Odd, match="odd in worker-1"):
-        _ = launched(fail, "worker-1", backend=pods).values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+import orchestrator
 from tests.conftest import IMPATIENT, ROOT, Orch, Running
 from tests.kubernetes_bed.bed import Namespace
 from tests.live import LiveRun, wait_until, write_script
@@ -211,3 +213,23 @@ def test_doctor_looks_into_pods_and_leaves_none(place: Place) -> None:
     hosts = json.loads(done.out)["hosts"]
     assert len(hosts) == 1, done
     assert all(host["machine"] and host["python"] for host in hosts), done
+
+
+def _send(word: str) -> tuple[str, str]:
+    """A function for `launch`, which fails in the second of two tasks if it is told to."""
+    if word == os.environ["ORCH_TASK"]:
+        raise ConnectionError(f"odd in {word}")
+    return word, os.environ["ORCH_TASK"]
+
+
+def test_a_function_runs_in_pods(kubernetes: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pods = {"type": "kubernetes", "image": kubernetes.image, "image_pull_policy": "Never"}
+
+    def values(word: str) -> Any:
+        with orchestrator.launch(_send, args=(word,), workers=2, backend=pods, preload=[], grace=20) as run:
+            return run.wait(120).values
+
+    assert values("a") == {f"worker-{number}": ("a", f"worker-{number}") for number in range(2)}
+    with pytest.raises(ConnectionError, match="odd in worker-1"):
+        values("worker-1")

@@ -64,9 +64,9 @@ class _Writer:
         with self._lock:
             now = time.monotonic()
             if now < self._next and directory == self._directory:
-                if self._held is not None and any(word in self._held.values() for word in task_files.NOT_FINITE):
-                    self._write(self._held)  # a loss that was NaN for one step is not written over
-                self._held = line
+                before, self._held = self._held, line  # at once: a signal handler may report in between
+                if before is not None and any(word in before.values() for word in task_files.NOT_FINITE):
+                    self._write(before)  # a loss that was NaN for one step is not written over
                 return
             self.flush()
             self._next = now + (0.0 if EVERY in os.environ else INTERVAL_S)
