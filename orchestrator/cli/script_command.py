@@ -134,7 +134,13 @@ class ScriptCommand(click.Command):
         if own and own[0].endswith(".py") and not self._parse_known(ctx, args)[0].get("script"):
             ctx.meta[AFTER_DASHES] = shlex.join([*ctx.command_path.split(), *args, own[0], *(["--", *own[1:]] if own[1:] else [])])
         try:
-            return super().parse_args(ctx, list(args))
+            left = super().parse_args(ctx, list(args))
+            if (script := ctx.params.get("script")) and not _is_script(script):  # orch.yaml has the script, and this is a host
+                words, why = self._with_values(ctx, args)
+                line = shlex.join([*ctx.command_path.split(), *words, *(["--", *own] if own else [])])
+                if why and not ctx.resilient_parsing:
+                    raise click.UsageError(why if "\nfix: " in why else f"{why}\nfix: {line}", ctx)
+            return left
         except click.NoSuchOption as error:
             message = describe_no_option(ctx, error.option_name)
             of_command = f"{ctx.command.name} {error.option_name.replace('_', '-')}" in answers("no option of a command")
@@ -179,8 +185,7 @@ class ScriptCommand(click.Command):
 
     def _with_values(self, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], str]:
         """The words, with each word too much in the value of the option before it, as in ``-H hostA, hostB``; and what was wrong."""
-        by_name, script = _by_name(ctx), self._parse_known(ctx, args)[0].get("script")
-        has_script = any(word.endswith(".py") for word in args)
+        by_name, program = _by_name(ctx), self._parse_known(ctx, args)[0].get("script") if "--no-python" in args else None
         words, why, option, has_value = list[str](), "", None, True
         for word in args:
             if not has_value:
@@ -189,7 +194,7 @@ class ScriptCommand(click.Command):
                 name, equals, _ = word.partition("=")
                 option = by_name.get(name.replace("_", "-"))
                 has_value = option is None or option.is_flag or bool(equals)
-            elif option is None or word.endswith(".py") or (word == script and not has_script) or not (told := _take(option, words, word)):
+            elif option is None or word in (program, *INTERPRETERS) or _is_script(word) or not (told := _take(option, words, word)):
                 option = None
             else:
                 why = why or told
@@ -243,6 +248,10 @@ def _by_name(ctx: click.Context) -> dict[str, click.Option]:
     return {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
 
 
+def _is_script(word: str) -> bool:
+    return word.endswith(".py") or os.path.exists(word)
+
+
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _HOST = r"[A-Za-z][\w.-]*(:\d+)?,?"
 _OTHER_VALUE = {"--env": r"[A-Z_]\w*=.*", "--set": r"\w+(\.[\w-]+)+=.*"}
@@ -258,10 +267,11 @@ def _take(option: click.Option, words: list[str], word: str) -> str:
         if word.lower() in (*_YES, *_NO) or (word.isdecimal() and option.secondary_opts):
             return told
         return f"{told}\nfix: {hint}; the script's own arguments go after --" if (hint := answers("no value").get(name)) else ""
-    if re.fullmatch(_OTHER_VALUE.get(name, " "), word):
-        words += [name, word]
+    has_comma = "," in (words[-1][-1:], word[:1])
+    if re.fullmatch(_OTHER_VALUE.get(name, " "), word) or (has_comma and option.multiple and name != "--hosts"):
+        words[-1:] = [words[-1].rstrip(","), name, word]
         return f"{name} takes one value, and {word} is too much"
-    if "," in (words[-1][-1:], word[:1]) or (name == "--hosts" and re.fullmatch(_HOST, word) and not os.path.exists(word)):
+    if has_comma or (name == "--hosts" and re.fullmatch(_HOST, word)):
         words[-1] = f"{words[-1].rstrip(',')},{word.lstrip(',')}"
         return f"{name} takes one word: no space may stand before {word}"
     return ""

@@ -63,6 +63,21 @@ def test_a_task_in_the_place_of_a_run_is_explained(orch: Orch) -> None:
         complaint(orch.in_process(command, "worker-0"), 2, "worker-0 is a task, and a run is named here", "orch stacks --task worker-0")
 
 
+def test_a_word_after_an_option_is_not_the_script_where_orch_yaml_has_one(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch.yaml").write_text("script: hello.py\n")
+    for words, right in (
+        ("-H hostA, hostB", "-H hostA,hostB"),
+        ("--hosts hostA hostB -- --lr 3", "--hosts hostA,hostB -- --lr 3"),
+        ("--env A=1 B=2", "--env A=1 --env B=2"),
+        ("--only worker-0, worker-1", "--only worker-0 --only worker-1"),
+        ("--chief 1", "--chief"),
+        ("--chief no", "--no-chief"),
+    ):
+        complaint(orch.in_process("up", *words.split()), 2, f"\n       fix: orch up {right}\n")
+    for line in ("-H localhost hello.py", "-H localhost --no-python true"):
+        orch.in_process("plan", *line.split(), check=0)
+
+
 def test_help_is_a_command_too(orch: Orch) -> None:
     assert orch.in_process("help", check=0).out == orch.in_process("--help", check=0).out
     said = orch.in_process("help", "ps", check=0).out
