@@ -55,8 +55,12 @@ DEADLINE_S = 400.0
 def verify(word: str, home: Path, *more: str, tasks: tuple[str, ...] = ("-n", "2")) -> tuple[int, str]:
     """The exit code and the output of `orch verify` for one of the trainings."""
     command = [sys.executable, "-m", "orchestrator", "verify", str(PROGRAM), *tasks, "--home", str(home), *more, "--", word]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    temporary = home / "temporary"
+    temporary.mkdir()
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode in (0, 1), done.stderr
+    assert list(temporary.iterdir()) == []
     return done.returncode, done.stdout
 
 

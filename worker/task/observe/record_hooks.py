@@ -58,7 +58,7 @@ def watch(log_dir: str) -> None:
     """Write down the first steps of the program, as soon as it has imported TensorFlow."""
     made = Recorder(log_dir)
     recorder.recorders.append(made)
-    save_nothing(lambda: made.done)
+    save_nothing(log_dir, lambda: made.done)
     sys.addaudithook(patches.guarded(VERIFY)(_note_files(made)))
     threading.Thread(target=end_at_fault, args=({VERIFY, VERIFY_2},), name="orch verify", daemon=True).start()
     patches.after(VERIFY, "tensorflow", lambda module: _hook_tensorflow(made, module))
@@ -66,10 +66,11 @@ def watch(log_dir: str) -> None:
     patches.after(VERIFY_2, "tf_keras", lambda module: _hook_keras_2(made))
 
 
-def save_nothing(trains: Callable[[], object]) -> None:
+def save_nothing(log_dir: str, trains: Callable[[], object]) -> None:
     """Let the calls that save a training or a model do nothing once it `trains`: what a few steps have trained is for no file of the
     program. Before, it may save what it then loads.
     """
+    tempfile.tempdir = log_dir  # for the files of AutoGraph, which a process leaves that is ended
 
     def replace(names: tuple[str, ...]) -> None:
         for name in names:

@@ -35,7 +35,7 @@ def watch(log_dir: str) -> None:
     """Measure the steps of the program, as soon as it has imported TensorFlow."""
     shared("scale", list[bool]).append(True)
     threading.Thread(target=record_hooks.end_at_fault, args=({SCALE, SCALE_2},), name="orch scale", daemon=True).start()
-    record_hooks.save_nothing(lambda: True)
+    record_hooks.save_nothing(log_dir, lambda: True)
     made = Meter(os.path.join(log_dir, task_files.REPORTS))
     patches.after(SCALE, "tensorflow", lambda module: _hook_tensorflow(made, module))
     patches.after(SCALE, "keras", lambda module: _hook_fit(made, "keras"))

@@ -325,6 +325,7 @@ OWN_WAYS = {
     ("fixture/debugger.py", "sys.breakpointhook"): "Python's own hook for this",
     ("fixture/resident.py", "vars(sys.modules['tempfile'])['tempdir']"): "Python's own variable for this",
     ("input/input_counter.py", "module.…"): "where the counter of the row input_lib._create_per_replica is",
+    ("observe/record_hooks.py", "tempfile.tempdir"): "Python's own variable for this",
     ("patches/import_hooks.py", "sys.meta_path.…"): "Python's own list for this",
     ("program.py", "sys.argv"): "the arguments of the user's program",
     ("program.py", "sys.orig_argv"): "the arguments of the user's program",
