@@ -72,7 +72,7 @@ class BedHost:
 
     def make(self) -> None:
         for directory in (self.files / "home", self.files / "tmp", Path("/etc/netns", self.netns)):
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)  # a killed session may have left it
         shutil.copy(self._bed.root / "hosts", Path("/etc/netns", self.netns, "hosts"))
         _ip(f"netns add {self.netns}")
         _ip(f"link add {self._link} type veth peer name eth0 netns {self.netns}")

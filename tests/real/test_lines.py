@@ -20,6 +20,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "the rows of a batch come worker by worker": "tests/real/test_keras_numbers.py",
     "a loss of Keras for a part without rows is an empty tensor": "tests/real/test_keras_numbers.py",
+    "an embedding of positions": "tests/judge/cases/layers.py",
     "with one worker, Keras begins ": "tests/real/test_data.py",
     "input: orch cannot look into a dataset": "tests/worker/task/test_shuffle_order.py",
     ", and orch cannot give all workers one order (": "tests/worker/task/test_shuffle_order.py",
