@@ -127,7 +127,7 @@ def common_options() -> Iterator[str]:
     """The table of the options that all commands with settings have."""
     yield "\n| option of several commands | what it does |\n|---|---|"
     yield from (_row(each) for each in OF_UP.params if isinstance(each, click.Option) and each.opts[-1] in (*COMMON, *EVERYWHERE))
-    yield "\nThe tables below leave these out; `orch COMMAND --help` names them. Without RUN, a command takes the latest run."
+    yield "\nThe tables below leave these out; `orch COMMAND --help` names them. Without RUN, most take the latest run."
 
 
 def _is_setting(option: click.Option) -> bool:

@@ -70,15 +70,13 @@ def launch(
 
     `program`: a script (``"train.py"``), a settings file (.yaml, .yml or .json), a mapping with the keys of orch.yaml, or a `ClusterSpec`.
     `words`: the arguments of the script or function, which may also be given as ``args=[…]``.
-    A function is called in each task; `Result.values` has what the calls return. orch sends its code, and the modules next to the script.
-    Each host needs the same minor version of Python. A parameter ``strategy`` gets the cluster's strategy.
-    The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``timeouts``, ``restart``, …); a flag wins.
-    `launch` reads no `orch.yaml` by itself, and no ORCH_* variable but ORCH_HOME.
-    `home`: the directory of the runs; default: ORCH_HOME, or `.orch` in the working directory.
-    The run ends when this program ends, unless an engine (Slurm, Kubernetes) runs the controller of the run.
+    A function is called in each task, and `Result.values` has what it returns; orch sends it, and the modules next to the script. Each
+    host needs the same minor version of Python. A parameter ``strategy`` gets the cluster's strategy.
+    The other keywords are the flags of `orch up` and the keys of orch.yaml (``module``, ``restart``, …); a flag wins. `launch` reads no
+    `orch.yaml` by itself, and no ORCH_* variable but ORCH_HOME.
+    `home`: the directory of the runs; default: ORCH_HOME, or `.orch`. The run ends with this program, unless an engine runs its controller.
 
-    Raises `SpecError` with all mistakes in the settings, `UsageError` for a script that is not there, and `OrchError` if the directory of
-    the run cannot be made. A mistake that only the hosts can find is in the result of the run.
+    Raises `SpecError` with all mistakes in the settings, `UsageError` without the script, and `OrchError` without a directory for the run.
     """
     named = {name: value for name, value in locals().items() if name not in ("program", "words", "home", "settings")}
     if words and args is not None:

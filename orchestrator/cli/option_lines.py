@@ -31,7 +31,7 @@ LINES = {
     "--fail-on-nan": "Fail if a task reports NaN, inf [default: no]",
     "--checkpoint": "Save Keras's fit, and resume it [default: no]",
     "--resume": "Continue RUN, latest, or a checkpoint directory",
-    "--backend": "local, ssh, slurm or kubernetes [default: local]",
+    "--backend": "local, ssh, slurm, kubernetes [default: found]",
     "--hosts": "ssh: hosts with their slots; repeatable",
     "--hostfile": "ssh: file with lines HOST slots=N",
     "--join": "This command runs on each node [default: no]",

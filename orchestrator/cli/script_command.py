@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,8 +118,8 @@ class ScriptCommand(click.Command):
 
         else:
             if ctx.command.name == "up":
-                formatter.write_text(f"Also {', '.join(RARE)} (orch help OPTION).")
-                formatter.write_text(f"Also with --join: {', '.join(OF_JOIN)} (orch help join).")
+                for text in (f"Also {', '.join(RARE)} (orch help OPTION).", f"Also with --join: {', '.join(OF_JOIN)} (orch help join)."):
+                    formatter.write(textwrap.fill(text, formatter.width, break_on_hyphens=False) + "\n")  # Click breaks at hyphens
             formatter.write_text("Every other setting: --set KEY=VALUE, or orch.yaml; docs/reference.md and orch help KEY have them all.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

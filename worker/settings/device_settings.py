@@ -17,7 +17,7 @@ class ThreadSettings:
         "The number of threads that one operation may use.",
         words="the cores of the host, divided by its tasks",
         flag="--threads",
-        hint="write threads: {intra: 4, inter: 2}",
+        hint="write one number, or {intra: 4, inter: 2}",
         least=1,
         most=1024,
     )

@@ -28,7 +28,9 @@ DETACH = "Run in the background: return when the tasks have started, or when Slu
 @click.option("-d", "--detach", "detached", is_flag=True, envvar="ORCH_DETACH", help=DETACH)
 @click.option("--dry-run", is_flag=True, help="Print the commands and each TF_CONFIG, and start nothing.")
 @view_options
-@click.option("--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print events as JSON lines in place of the logs.")
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="ORCH_JSON", help="Print JSON; orch up: a line for each event, in place of the logs."
+)
 @click.pass_context
 def up_command(ctx: click.Context, /, home: Path, detached: bool, dry_run: bool, as_json: bool, **_: Any) -> int:
     """Start a cluster that runs SCRIPT, and show its output until the run ends. The arguments of the script go after --.
