@@ -93,7 +93,9 @@ def told(place: Path, task: str, attempt: int = 1) -> dict[str, str]:
 
 
 def test_one_run_over_all_attempts_that_the_result_closes(orch: Orch, script: Script, server: Mlflow, run: LiveRun, tmp_path: Path) -> None:
-    script(TELL + "os.environ['ORCH_ATTEMPT'] == '1' and os.environ['ORCH_TASK'] == 'worker-1' and sys.exit(3)\n")
+    fails = "if (os.environ['ORCH_ATTEMPT'], os.environ['ORCH_TASK']) == ('1', 'worker-1'):\n"
+    waits = "    while not os.path.exists('worker-0-1.json') or not os.path.getsize('worker-0-1.json'):\n        time.sleep(0.01)\n"
+    script(f"{TELL}{fails}{waits}    sys.exit(3)\n")
     orch(*UP, "--max-restarts", "1", "--mlflow", "--wandb", env=server.env, check=0)
     name = run.path.name
     for attempt in (1, 2):
