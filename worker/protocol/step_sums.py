@@ -1,4 +1,4 @@
-"""Where the time of a task's steps has gone, as sums since the start of its program: what a task tells `orch scale`. Pure."""
+"""Sums over the steps of a task since the start of its program, mostly seconds: a task sends them to `orch scale`. Pure."""
 
 from __future__ import annotations
 

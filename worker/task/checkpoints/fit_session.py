@@ -38,7 +38,7 @@ class Fit(ABC):
     """One call of `fit` that is saved. `asked`: what the callback of the program asks for, if there is one."""
 
     numbers = itertools.count(1)
-    """Those of the calls in this process, of Keras 2 and of Keras 3."""
+    """The numbers of the calls in this process, of Keras 2 and of Keras 3."""
     _validations_before = 0
 
     def __init__(self, number: int, model: Any, asked: Any) -> None:
@@ -58,7 +58,7 @@ class Fit(ABC):
         self._validations_before = count
 
     def count_validations(self) -> int:
-        """How often the validation data have begun, also before the restart. Of Keras 2 it is not known."""
+        """Count how often the validation data have begun, also before the restart. Of Keras 2 this is not known."""
         return self._validations_before
 
     def begin_saves(self, callbacks: Any, saving: Any) -> None:

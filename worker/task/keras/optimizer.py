@@ -293,7 +293,7 @@ def _added(optimizer: Any, grads: Any, variables: Any) -> Any:
 
 
 def _are_of_no_row(grads: list[Any]) -> list[bool]:
-    """Of each gradient, whether it is slices that belong to no row. Without a graph: those that are the same in all replicas, each once."""
+    """True for each gradient that is slices which belong to no row. Without a graph: slices that all replicas have, each once."""
     import tensorflow as tf
 
     are = [_is_of_no_row(grad) for grad in grads]
